@@ -99,6 +99,13 @@ def chaining(facts: DeviceFacts) -> dict[str, bool]:
     return {"CHAINED": True, "launch_pdl": True}
 
 
+def pairs_bits(facts: DeviceFacts) -> bool:
+    """Whether kernels may make two numbers of 16 bits at once, by NVIDIA's instructions."""
+    from triton import knobs
+
+    return arch_of(facts).backend == "cuda" and not knobs.runtime.interpret
+
+
 def next_power_of_2(n: int) -> int:
     """Return the least power of two that is at least n, for n > 0."""
     return 1 << (n - 1).bit_length()

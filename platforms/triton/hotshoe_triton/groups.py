@@ -15,17 +15,27 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
 from hotshoe.slots.reference import linear as reference
-from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
+from hotshoe_triton.device import (
+    DTYPES,
+    arch_of,
+    chaining,
+    judge,
+    next_power_of_2,
+    pairs_bits,
+)
 from hotshoe_triton.tuning import LinearConfig, split_of
 
 BITS = {"int4": 4, "int8": 8}
 #: Columns that lie side by side in words; kernels take a group's scale once for so many at least.
 SPAN = 32
+#: Programs on a compute unit that keep its memory busy while one row is multiplied.
+BUSY = 3.3
 #: 2^23 in float32, the power of two that integers are added to.
 POWER_BITS = 0x4B000000
-#: Rows of x in a tile; more rows than `MANY` are multiplied by the library.
+#: Rows of x in a tile, and in larger ones of families whose registers hold them. More rows than
+#: the last are multiplied by the library.
 ROW_BLOCKS = (16, 32, 64)
-MANY = 64
+LARGE_BLOCKS = {"hopper": (128,)}
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -72,7 +82,10 @@ class Linear:
         self._bias: Tensor | None = None
         self._counters = torch.empty(0)
         self._power = torch.full((1,), POWER_BITS, dtype=torch.int32, device=facts.device)
-        self._configs = {rows: default(rows, spec, self._chunk, facts) for rows in ROW_BLOCKS}
+        self._blocks = row_blocks(facts)
+        self._configs = {rows: default(rows, spec, self._chunk, facts) for rows in self._blocks}
+        if self._dtype.itemsize == 2:  # sums beside powers of two would cost float32 digits
+            self._configs[1] = alone(spec, self._chunk, facts)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         device, quant = self._facts.device, self._quant
@@ -102,7 +115,7 @@ class Linear:
             bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
             self._bias = renewed(self._bias, bias)
         if not self._counters.numel():
-            cells = -(-MANY // ROW_BLOCKS[0]) * self._n
+            cells = -(-self._blocks[-1] // self._blocks[0]) * self._n
             self._counters = torch.zeros(cells, dtype=torch.int32, device=device)
 
     def _packed(self, values: Tensor, shift: Tensor) -> Tensor:
@@ -151,28 +164,51 @@ class Linear:
         rows = len(x)
         if self._order is not None:
             x = x.index_select(1, self._order)
-        if rows > MANY:
+        if rows > self._blocks[-1]:
             y = torch.nn.functional.linear(x, self._plain(), self._bias)
             return y.to(self._y_dtype)
         y = torch.empty((rows, self._n), dtype=self._y_dtype, device=x.device)
-        if rows:
+        if rows == 1 and 1 in self._configs:
+            self._alone(y, x)
+        elif rows:
             self._few(y, x)
         return y
 
+    def _alone(self, y: Tensor, x: Tensor) -> None:
+        """Multiply one row."""
+        config = self._configs[1]
+        grid = (-(-self._n // config.block_n), config.split_k)
+        cells = config.split_k * self._n if config.split_k > 1 else 0
+        partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
+        self._kernels.alone[grid](
+            y, x, *self._operands(), partial, self._counters, self._n,
+            BIAS=self._bias is not None, BLOCK_N=config.block_n, SPLIT_K=config.split_k,
+            UNROLL=config.stages, num_warps=config.warps, **self._form(), **chaining(self._facts),
+        )  # fmt: skip
+
     def _few(self, y: Tensor, x: Tensor) -> None:
         rows = len(x)
-        block = next((size for size in ROW_BLOCKS if rows <= size), ROW_BLOCKS[-1])
-        config, words = self._configs[block], self._words
+        block = next(size for size in self._blocks if rows <= size)
+        config = self._configs[block]
         grid = (-(-self._n // config.block_n), config.split_k, -(-rows // block))
         cells = grid[0] * grid[1] * grid[2] * config.block_n * block if config.split_k > 1 else 0
         partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
         self._kernels.grouped[grid](
-            y, x, words, self._scale, self._scale if self._zero is None else self._zero,
-            words if self._bias is None else self._bias, self._power, partial, self._counters,
-            rows, self._n, x.stride(0), BIAS=self._bias is not None, BLOCK_M=block,
+            y, x, *self._operands(), partial, self._counters, rows, self._n, x.stride(0),
+            BIAS=self._bias is not None, PAIRED=self._paired(), BLOCK_M=block,
             BLOCK_N=config.block_n, SPLIT_K=config.split_k, num_warps=config.warps,
             num_stages=config.stages, **self._form(), **chaining(self._facts),
         )  # fmt: skip
+
+    def _operands(self) -> tuple[Tensor, ...]:
+        """Return words, scales, zero points, bias and the power as kernels take them."""
+        zero = self._scale if self._zero is None else self._zero
+        bias = self._words if self._bias is None else self._bias
+        return self._words, self._scale, zero, bias, self._power
+
+    def _paired(self) -> bool:
+        """Whether numbers are made two at a time."""
+        return self._bits == 4 and self._dtype.itemsize == 2 and pairs_bits(self._facts)
 
     def _plain(self) -> Tensor:
         """Return the weight [out_features, in_features] as numbers of x's type."""
@@ -192,9 +228,19 @@ class Linear:
         return sum(tensor.nbytes for tensor in self.state().values())
 
 
+def row_blocks(facts: DeviceFacts) -> tuple[int, ...]:
+    """Return the rows of x that a tile may have, ascending."""
+    return ROW_BLOCKS + LARGE_BLOCKS.get(arch_of(facts).family, ())
+
+
 def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
     """Choose without measuring, for so many rows of x in a tile and columns in a chunk."""
     arch = arch_of(facts)
+    if rows > ROW_BLOCKS[-1]:  # partial sums are large: no more programs than units
+        tiles = -(-spec.out_features // 128)
+        splits = (n for n in (4, 2) if tiles * n <= facts.compute_units)
+        fit = (n for n in splits if spec.in_features >= n * chunk)
+        return LinearConfig("grouped", 128, chunk, next(fit, 1), 8, 2)
     block_n = 64 if arch.backend == "cuda" else 32
     tiles = -(-spec.out_features // block_n)
     steps = 2 if rows <= ROW_BLOCKS[0] else 4  # partial sums grow with rows
@@ -203,3 +249,11 @@ def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Line
     stage_bytes = block_n * SPAN * 4 + rows * chunk * itemsize
     stages = min(3 if arch.backend == "cuda" else 2, arch.shared_bytes // stage_bytes)
     return LinearConfig("grouped", block_n, chunk, split, 4, max(1, stages))
+
+
+def alone(spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
+    """Choose without measuring, for one row of x: as many programs as keep the memory busy."""
+    tiles, chunks = -(-spec.out_features // 64), -(-spec.in_features // chunk)
+    splits = (n for n in (1, 2, 4) if tiles * n >= BUSY * facts.compute_units)
+    split = min(next(splits, 8), next_power_of_2(chunks))
+    return LinearConfig("alone", 64, chunk, split, 4 if chunks < 4 * split else 2, 2)

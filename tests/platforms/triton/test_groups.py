@@ -11,6 +11,8 @@ from hotshoe.slots.reference.linear import Linear as PlainLinear
 from hotshoe_triton import groups
 from hotshoe_triton.tuning import LinearConfig
 
+#: More rows than tiles have.
+MANY = groups.LARGE_BLOCKS["hopper"][-1]
 GROUPED = QuantSpec("int4", "group", 32)
 SPEC = LinearSpec(288, 40, "float32", weight=GROUPED)
 #: Relative errors of whole results. Weights of 16 bits are rounded where rows are many.
@@ -76,7 +78,7 @@ def check(
     assert groups.supports(spec, facts).accepted
     actual, expected = groups.Linear(spec, facts), PlainLinear(spec, facts)
     if config:
-        for block in groups.ROW_BLOCKS:
+        for block in groups.row_blocks(facts):
             actual.configure(block, config)
     actual.load(tensors)
     expected.load(tensors)
@@ -90,14 +92,14 @@ def check(
     return actual
 
 
-@pytest.mark.parametrize("count", [1, groups.MANY + 1])
+@pytest.mark.parametrize("count", [1, MANY + 1])
 @pytest.mark.parametrize("weight", FORMS.values(), ids=FORMS)
 def test_forms(facts: DeviceFacts, weight: QuantSpec, count: int, rng: torch.Generator) -> None:
     spec = replace(SPEC, weight=weight, bias=True)
     check(spec, stored(spec, rng), count, facts, rng)
 
 
-@pytest.mark.parametrize("count", [2, groups.MANY + 1])
+@pytest.mark.parametrize("count", [1, 2, MANY + 1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("low", "fractions"), [(0, False), (0, True), (-8, False)])
 def test_zero_points_of_all_writers(
@@ -116,7 +118,7 @@ def test_groups_of_a_chunk_and_over_chunks(
     check(spec, stored(spec, rng), 3, facts, rng)
 
 
-@pytest.mark.parametrize(("count", "split"), [(1, 3), (16, 2), (17, 1), (33, 2), (70, 2)])
+@pytest.mark.parametrize(("count", "split"), [(1, 3), (16, 2), (17, 1), (33, 2), (70, 2), (128, 1)])
 def test_splits_add_in_order(
     facts: DeviceFacts, split: int, count: int, rng: torch.Generator
 ) -> None:
