@@ -8,7 +8,6 @@ out whether it is there. Blocks are handed over where they lie, as strided views
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 import torch
 from torch import Tensor
@@ -16,11 +15,13 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
 from hotshoe_triton import attention
+from hotshoe_triton.packages import hindrance
 
 #: On an H200 prompts take 0.5 to 0.9 of cuDNN's time, and 0.7 of Triton's. Steps that only decode
 #: take 1.1 to 1.16 of Triton's from 32 sequences on.
 SCORE = 70
 PACKAGE = "flash_attn_interface"
+DISTRIBUTION, RELEASES = "flash_attn_3", ("3.0",)
 DTYPES = ("bfloat16", "float16")
 #: A block that is a multiple of a kernel's tile of keys is copied whole, and the values behind a
 #: request's end are multiplied by zero: what nobody owns may be NaN. Up to a head_dim, the largest
@@ -33,11 +34,11 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     paged = attention.supports(spec, facts)
     if not paged.accepted:
         return paged
+    missing = hindrance(DISTRIBUTION, RELEASES)
     largest = next(size for dim, size in MAX_BLOCK_SIZES.items() if spec.head_dim <= dim)
     refusals = {
         f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
-        f"package {PACKAGE} (FlashAttention 3) is not installed": importlib.util.find_spec(PACKAGE)
-        is None,
+        missing: bool(missing),
         f"FlashAttention 3 has no kernels for {facts.arch}, but for sm_90": facts.arch != "sm_90",
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         "sinks are not computed": spec.sinks,

@@ -11,7 +11,6 @@ flashinfer-ai/flashinfer, whose layout `HND` is that of the Triton kernels.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import shutil
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,10 +29,12 @@ from hotshoe.slots import (
     whole_step,
 )
 from hotshoe_triton import attention
+from hotshoe_triton.packages import hindrance
 
 #: Below Triton's: on an H200 it is faster for a single long sequence alone.
 SCORE = 30
 PACKAGE = "flashinfer"
+DISTRIBUTION, RELEASES = "flashinfer-python", ("0.7",)
 #: What FlashInfer starts to compile a kernel.
 TOOLS = ("nvcc", "ninja")
 ARCHS = ("sm_90", "sm_100", "sm_120")
@@ -53,12 +54,12 @@ PLANS = 3
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Judge what XQA is written for; the rest as for Triton, whose cache it reads."""
+    absent = hindrance(DISTRIBUTION, RELEASES)
     missing = ", ".join(tool for tool in TOOLS if shutil.which(tool) is None)
     group = spec.num_heads // spec.num_kv_heads
     refusals = {
         f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
-        f"package {PACKAGE} (FlashInfer) is not installed": importlib.util.find_spec(PACKAGE)
-        is None,
+        absent: bool(absent),
         _none_for("architecture", facts.arch, ARCHS): facts.arch not in ARCHS,
         _none_for("element type", spec.dtype, DTYPES): spec.dtype not in DTYPES,
         _none_for("head_dim", spec.head_dim, HEAD_DIMS): spec.head_dim not in HEAD_DIMS,

@@ -8,7 +8,6 @@ when an operation is built, never to find out whether it is there.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 import torch
@@ -16,9 +15,11 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict, accept_unless
+from hotshoe_triton.packages import hindrance
 
 SCORE = 40
 PACKAGE = "aiter"
+DISTRIBUTION, RELEASES = "amd-aiter", ("0.1",)
 #: Architectures that its kernels are built for.
 ARCHS = ("gfx942", "gfx950")
 DTYPES = ("bfloat16", "float16")
@@ -26,8 +27,9 @@ DTYPES = ("bfloat16", "float16")
 
 def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool]) -> Verdict:
     """Accept what the package has a kernel for."""
+    missing = hindrance(DISTRIBUTION, RELEASES)
     refusals = {
-        "package aiter is not installed": importlib.util.find_spec(PACKAGE) is None,
+        missing: bool(missing),
         f"aiter has no kernels for {facts.arch}, but for {', '.join(ARCHS)}": facts.arch
         not in ARCHS,
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,

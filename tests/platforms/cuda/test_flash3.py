@@ -5,9 +5,7 @@ What no request owns is NaN, and block tables name blocks that do not exist behi
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
-import types
 from dataclasses import replace
 
 import pytest
@@ -93,11 +91,9 @@ def flash_attn_with_kvcache(
 
 
 @pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = types.ModuleType(flash3.PACKAGE)
-    fake.__spec__ = importlib.machinery.ModuleSpec(flash3.PACKAGE, None)
-    fake.flash_attn_with_kvcache = flash_attn_with_kvcache
-    monkeypatch.setitem(sys.modules, flash3.PACKAGE, fake)
+def package(library) -> None:
+    functions = {"flash_attn_with_kvcache": flash_attn_with_kvcache}
+    library(flash3.PACKAGE, flash3.DISTRIBUTION, "3.0.0b1", **functions)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +159,13 @@ def test_steps_that_only_decode_are_left_to_triton(
 
 
 def test_without_the_package_it_is_refused() -> None:
-    assert "flash_attn_interface (FlashAttention 3) is not installed" in (
-        flash3.supports(SPEC, H200).reason
-    )
+    assert flash3.supports(SPEC, H200).reason == "package flash_attn_3 is not installed"
+
+
+def test_other_releases_are_refused(library) -> None:
+    library(flash3.PACKAGE, flash3.DISTRIBUTION, "3.1.0")
+    reason = flash3.supports(SPEC, H200).reason
+    assert reason == "flash_attn_3 3.1.0 is installed, and known are 3.0"
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,10 @@ class Event:
 
 
 @pytest.fixture
-def xqa(monkeypatch: pytest.MonkeyPatch) -> Xqa:
+def xqa(library, monkeypatch: pytest.MonkeyPatch) -> Xqa:
     """Install the package, as far as it is used, and the tools that it starts."""
     found = Xqa()
+    library(flashinfer.PACKAGE, flashinfer.DISTRIBUTION, "0.7.2.post1")
     for name in ("", ".xqa", ".prefill"):
         fake = types.ModuleType(flashinfer.PACKAGE + name)
         fake.__spec__ = importlib.machinery.ModuleSpec(fake.__name__, None)
@@ -270,7 +271,13 @@ def test_what_cannot_be_compiled_is_known_when_it_is_built(
 
 
 def test_without_the_package_it_is_refused() -> None:
-    assert "flashinfer (FlashInfer) is not installed" in flashinfer.supports(SPEC, H200).reason
+    assert "package flashinfer-python is not installed" in flashinfer.supports(SPEC, H200).reason
+
+
+def test_other_releases_are_refused(library) -> None:
+    library(flashinfer.PACKAGE, flashinfer.DISTRIBUTION, "0.8.0")
+    reason = flashinfer.supports(SPEC, H200).reason
+    assert "flashinfer-python 0.8.0 is installed, and known are 0.7" in reason
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """AITER is refused without the package, and called as it documents; here by a stand-in."""
 
 import importlib.machinery
+import importlib.metadata
 import sys
 import types
 
@@ -47,6 +48,14 @@ def package(monkeypatch: pytest.MonkeyPatch) -> None:
     for function in (rms_norm, rmsnorm2d_fwd_with_add, silu_and_mul):
         setattr(fake, function.__name__, function)
     monkeypatch.setitem(sys.modules, "aiter", fake)
+    installed(monkeypatch, "0.1.7.post2")
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    """Let the metadata of what is installed name a release of the package."""
+    others = importlib.metadata.version
+    known = {aiter_ops.DISTRIBUTION: release}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: known.get(name) or others(name))
 
 
 def verdicts(facts: DeviceFacts) -> list[Verdict]:
@@ -58,7 +67,13 @@ def verdicts(facts: DeviceFacts) -> list[Verdict]:
 
 
 def test_without_the_package_nothing_is_offered() -> None:
-    assert {v.reason for v in verdicts(MI300X)} == {"package aiter is not installed"}
+    assert {v.reason for v in verdicts(MI300X)} == {"package amd-aiter is not installed"}
+
+
+def test_other_releases_are_refused(monkeypatch) -> None:
+    installed(monkeypatch, "0.2.0")
+    expected = "amd-aiter 0.2.0 is installed, and known are 0.1"
+    assert {v.reason for v in verdicts(MI300X)} == {expected}
 
 
 def test_asking_imports_nothing(package, monkeypatch) -> None:

@@ -56,7 +56,7 @@ def test_what_is_offered_compiles(arch: str) -> None:
     refused = {
         (row["name"], row["refused"]) for row in found if "refused" in row and row not in forms
     }
-    expected = {("aiter", "package aiter is not installed")}
+    expected = {("aiter", "package amd-aiter is not installed")}
     eight_bits = [row for row in found if row["slot"] == "linear" and row["spec"] == 3]
     eight_bits = [row for row in eight_bits if row not in forms]
     if arch in NO_FP8:
