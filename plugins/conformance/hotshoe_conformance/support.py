@@ -6,7 +6,7 @@ recorded of its devices; no device is needed and nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,26 @@ from hotshoe_conformance.cases.base import clean, in_dtype
 from hotshoe_conformance.subject import declared_layout, offered
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+FP8_CACHE = "float8_e4m3fn"
+
+
+def _eight_bits(spec: Any) -> bool:
+    weight = getattr(spec, "gate_up", spec).weight
+    return weight is not None and weight.format == "fp8_e4m3"
+
+
+#: The table at the top: a column's name, its slot, and which specifications of the grid count.
+COLUMNS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("attention", "attention", lambda spec: True),
+    ("MLA", "mla_attention", lambda spec: True),
+    ("sparse MLA", "sparse_mla_attention", lambda spec: True),
+    ("states", "state_space", lambda spec: True),
+    ("experts", "moe", lambda spec: True),
+    ("FP8 products", "linear", _eight_bits),
+    ("FP8 experts", "moe", _eight_bits),
+    ("FP8 cache", "attention", lambda spec: bool(spec.kv_dtype == FP8_CACHE)),
+    ("LoRA", "lora", lambda spec: True),
+)
 
 
 def page(plugins: PluginManager, head: str) -> str:
@@ -38,19 +58,43 @@ def page(plugins: PluginManager, head: str) -> str:
         "token: int8 and OCP fp8. Forms of published checkpoints have no rows here; `explain` says",
         "what serves them, and [Quantize](../how-to/quantize.md) which platforms have kernels.",
     ]
+    found = {}
     for name, target in sorted(plugins.mapping(HOOK).items()):
         platform: Platform = resolve_lazy(target)()
         if platform.targets:
-            lines += _platform(name, platform, plugins)
+            found[name] = {
+                target.name: _Judge(target, offered(platform, plugins, target.facts), platform)
+                for target in platform.targets
+            }
+    lines += _glance(found)
+    for name, by_target in found.items():
+        lines += _platform(name, by_target)
     return "\n".join(lines) + "\n"
 
 
-def _platform(name: str, platform: Platform, plugins: PluginManager) -> list[str]:
+def _glance(found: Mapping[str, Mapping[str, _Judge]]) -> list[str]:
+    """Return the table of what there is a kernel for, with the kernels' names."""
+    columns = [name for name, *_ in COLUMNS]
+    lines = [
+        "",
+        "## At a glance",
+        "",
+        "Candidates that take some specification of a kind, the highest score first; the first",
+        "that takes a model's own specification serves. Where there is none (a dash), core's",
+        "reference does. Libraries of others count only where they are installed; here none is.",
+        "",
+        f"| platform | targets | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    for platform, by_target in found.items():
+        cells = {name: judge.glance() for name, judge in by_target.items()}
+        for names, values in _merged(cells).items():
+            lines.append(f"| {platform} | {names} | {' | '.join(values.values())} |")
+    return lines
+
+
+def _platform(name: str, by_target: Mapping[str, _Judge]) -> list[str]:
     lines = ["", f"## {name}"]
-    by_target = {
-        target.name: _Judge(target, offered(platform, plugins, target.facts), platform)
-        for target in platform.targets
-    }
     for slot in SLOTS:
         if SUITES[slot].among_ranks:
             continue  # decided by the libraries of the machine that asks
@@ -96,9 +140,26 @@ class _Judge:
                 row[SHORT[dtype] if dtype else "yes"] = None
         return {name: " ".join(dtypes) for name, dtypes in found.items()}
 
+    def glance(self) -> dict[str, str]:
+        """Return the names of the candidates of every column."""
+        found = {}
+        for column, slot, counts in COLUMNS:
+            specs = [s.spec for s in SUITES[slot].grid(()) if counts(s.spec)]
+            best = {}
+            for candidate in self._own(slot):
+                asked = (candidate.ask(spec, self.target.facts).score for spec in specs)
+                scores = [score for score in asked if score is not None]
+                if scores:
+                    best[candidate.name] = max(scores)
+            names = sorted(best, key=lambda name: (-best[name], name))
+            found[column] = ", ".join(names) or "–"
+        return found
+
+    def _own(self, slot: str) -> list[Candidate]:
+        return [c for c in self.by_slot[slot] if c.name != REFERENCE]
+
     def _serves(self, slot: str, spec: Any) -> bool:
-        own = (c for c in self.by_slot[slot] if c.name != REFERENCE)
-        return any(c.ask(spec, self.target.facts).accepted for c in own)
+        return any(c.ask(spec, self.target.facts).accepted for c in self._own(slot))
 
     def _with_layout(self, spec: Any) -> Any:
         """Ask a writer of the cache about the layout that this target's attention reads."""

@@ -1,11 +1,13 @@
 """docs/reference/support.md is what the code says."""
 
 import importlib.util
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from hotshoe.platform import DeviceFacts, Target
-from hotshoe.slots import GatedActivationSpec, accept, refuse
-from hotshoe_conformance.support import page, row_name
+from hotshoe.slots import REFERENCE, GatedActivationSpec, accept, refuse
+from hotshoe_conformance.support import _glance, _Judge, page, row_name
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,6 +42,34 @@ def test_targets_that_serve_the_same_share_a_column(installed, offer) -> None:
     targets = tuple(Target(f.name, f) for f in facts)
     plugins = installed(offer("gated_activation", "m:f", supports), targets=targets)
     assert "| specification | every target |" in page(plugins, "head").splitlines()
+
+
+def test_at_a_glance(offer) -> None:
+    """Names of candidates, the highest score first; targets that have the same share a row."""
+
+    def any_of(score: int, *chips: str):
+        return lambda spec, facts: accept(score) if facts.name in chips else refuse("no such chip")
+
+    def cache(spec, facts: DeviceFacts):
+        return accept(9) if spec.kv_dtype == "float8_e4m3fn" else refuse("bytes alone")
+
+    candidates = [
+        replace(offer("attention", "m:f", any_of(1, "a", "b")), name="low"),
+        replace(offer("attention", "m:f", cache), name="eight"),
+        replace(offer("lora", "m:f", any_of(5, "c")), name="added"),
+        replace(offer("attention", "m:f"), name=REFERENCE),
+    ]
+    by_slot = defaultdict(list)
+    for candidate in candidates:
+        by_slot[candidate.slot].append(candidate)
+    facts = [DeviceFacts("mine", "dev", name, "v", 1, 1) for name in "abc"]
+    targets = [Target(one.name, one) for one in facts]
+    judges = {target.name: _Judge(target, by_slot, None) for target in targets}
+    nothing = "| – " * 6
+    assert _glance({"mine": judges})[-2:] == [
+        f"| mine | a, b | eight, low {nothing}| eight, low | – |",
+        f"| mine | c | eight {nothing}| eight | added |",
+    ]
 
 
 def test_rows_are_named_by_what_differs() -> None:
