@@ -19,6 +19,7 @@ def offered() -> Sequence[Candidate]:
         flashinfer,
         flashmla,
         hub,
+        humming,
         quack,
     )
     from hotshoe_cuda.linear import Linear
@@ -35,6 +36,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("attention", "flashinfer", *xqa, layout=declared_layout),
         Candidate("mla_attention", "flashmla", flashmla.supports, flashmla.MlaAttention),
         Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),
+        Candidate("linear", "humming", humming.supports, humming.Linear),
         Candidate("rms_norm", "quack", quack.supports, quack.Norm),
         Candidate("add_rms_norm", "quack", quack.supports, quack.AddNorm),
         Candidate("gated_activation", "hub", hub.supports, hub.GatedActivation),
