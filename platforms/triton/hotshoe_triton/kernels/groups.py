@@ -122,21 +122,52 @@ def columns(x_ptrs_KM, k_K, K: tl.constexpr, WHOLE: tl.constexpr):
 
 
 @triton.jit
+def group_at(column, K: tl.constexpr, GROUP: tl.constexpr, N):
+    """Return where the scales of a column's group begin."""
+    return tl.minimum(column, K - 1) // GROUP * N
+
+
+@triton.jit
+def twice(value):
+    """Return a value for two names."""
+    return value, value
+
+
+@triton.jit
+def both(ptrs_N, at, other_at):
+    """Load what two groups have, as float32."""
+    return tl.load(ptrs_N + at).to(tl.float32), tl.load(ptrs_N + other_at).to(tl.float32)
+
+
+@triton.jit
+def scaled(low_NM, high_NM, scale_ptrs_N, at, other_at):
+    """Return the sums of two groups, each times its scales."""
+    scale_N, other_scale_N = both(scale_ptrs_N, at, other_at)
+    return low_NM * scale_N[:, None] + high_NM * other_scale_N[:, None]
+
+
+@triton.jit
+def cells(n_N, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, SPLIT_K: tl.constexpr):
+    """Return where a tile lies in a plane of partial sums, a plane's size, and all planes' one."""
+    cell_NM = n_N[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
+    plane = tl.num_programs(0).to(tl.int64) * (BLOCK_N * BLOCK_M)
+    return cell_NM, plane, tl.program_id(2) * SPLIT_K * plane
+
+
+@triton.jit
 def grouped(
-    y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, power_ptr, partial_ptr,
-    counter_ptr, num_rows, N, x_stride,
-    K: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
-    ZEROS: tl.constexpr, FRACTION: tl.constexpr, BIAS: tl.constexpr, SPAN: tl.constexpr,
-    PAIRED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr,
-    CHAINED: tl.constexpr,
+    y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, power_ptr, partial_ptr, counter_ptr,
+    num_rows, N, x_stride, K: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr,
+    HALF: tl.constexpr, ZEROS: tl.constexpr, FRACTION: tl.constexpr, BIAS: tl.constexpr,
+    SPAN: tl.constexpr, PAIRED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLIT_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Multiply rows of x by packed integers. Grid: (N / BLOCK_N, SPLIT_K, rows / BLOCK_M).
 
     Sums of a group are scaled in float32. A chunk is whole groups, or a group is whole chunks.
 
     Args:
-        word_ptr: [chunks, N, SPAN] int32.
-        scale_ptr, zero_ptr: [groups, N].
+        word_ptr: [chunks, N, SPAN] int32. scale_ptr, zero_ptr: [groups, N].
         partial_ptr: [rows / BLOCK_M, SPLIT_K, N padded, BLOCK_M] float32, scratch.
         counter_ptr: [rows / BLOCK_M, N / BLOCK_N] int32, zero before and after.
     """
@@ -152,23 +183,19 @@ def grouped(
     word_ptrs_NK = word_ptr + (first.to(tl.int64) * N + row_N)[:, None] * SPAN + k_K[None, :]
     x_ptrs_KM = x_ptr + m_M.to(tl.int64)[None, :] * x_stride + k_K[:, None]
     sum_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    zero_N = tl.full([BLOCK_N], HALF, tl.float32)
-    other_N = zero_N
+    zero_N, other_N = twice(tl.full([BLOCK_N], HALF, tl.float32))
     power_N = tl.load(power_ptr + n_N * 0)
     wait(CHAINED)
     for step in range(tl.minimum(STEPS, CHUNKS - first)):
         word_NK = tl.load(word_ptrs_NK, eviction_policy="evict_first")
         word_ptrs_NK += N * SPAN
-        low_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        high_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+        low_NM, high_NM = twice(tl.zeros([BLOCK_N, BLOCK_M], tl.float32))
         for place in tl.static_range(HALF_WORD):
             column = (first + step) * CHUNK + place * SPAN
             other = column + HALF_WORD * SPAN
-            at = tl.minimum(column, K - 1) // GROUP * N
-            other_at = tl.minimum(other, K - 1) // GROUP * N
+            at, other_at = group_at(column, K, GROUP, N), group_at(other, K, GROUP, N)
             if ZEROS and place * SPAN % GROUP == 0:
-                zero_N = tl.load(zero_ptr + at + row_N).to(tl.float32)
-                other_N = tl.load(zero_ptr + other_at + row_N).to(tl.float32)
+                zero_N, other_N = both(zero_ptr + row_N, at, other_at)
             x_KM = columns(x_ptrs_KM + column, column + k_K, K, K % CHUNK == 0)
             w_NK, other_NK = two_places(
                 word_NK, zero_N, other_N, power_N, place, BITS, FRACTION, PAIRED, x_KM.dtype
@@ -177,18 +204,13 @@ def grouped(
             x_KM = columns(x_ptrs_KM + other, other + k_K, K, K % CHUNK == 0)
             high_NM = tl.dot(other_NK, x_KM, high_NM, input_precision="ieee")
             if (place + 1) * SPAN % GROUP == 0 or place == HALF_WORD - 1:
-                scale_N = tl.load(scale_ptr + at + row_N).to(tl.float32)
-                other_scale_N = tl.load(scale_ptr + other_at + row_N).to(tl.float32)
-                sum_NM += low_NM * scale_N[:, None] + high_NM * other_scale_N[:, None]
-                low_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-                high_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+                sum_NM += scaled(low_NM, high_NM, scale_ptr + row_N, at, other_at)
+                low_NM, high_NM = twice(tl.zeros([BLOCK_N, BLOCK_M], tl.float32))
     if SPLIT_K > 1:
-        tiles = tl.num_programs(0)
-        cell_NM = n_N[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-        plane = tiles.to(tl.int64) * (BLOCK_N * BLOCK_M)
-        partial_ptr += tl.program_id(2) * SPLIT_K * plane
+        cell_NM, plane, begin = cells(n_N, BLOCK_N, BLOCK_M, SPLIT_K)
+        partial_ptr += begin
         tl.store(partial_ptr + part * plane + cell_NM, sum_NM)
-        if not last_to_arrive(counter_ptr + tl.program_id(2) * tiles + tile, SPLIT_K):
+        if not last_to_arrive(counter_ptr + tl.program_id(2) * tl.num_programs(0) + tile, SPLIT_K):
             return
         sum_NM = sum_of_planes(partial_ptr + cell_NM, plane, SPLIT_K)
     store_rows(y_ptr + first_m.to(tl.int64) * N, sum_NM, bias_ptr, bias_ptr, bias_ptr,
@@ -208,6 +230,25 @@ def lifted(word_NK, x_K, power_N, place: tl.constexpr, BITS: tl.constexpr):
 
 
 @triton.jit
+def numbers(x_ptrs_K, column_K, K: tl.constexpr, WHOLE: tl.constexpr):
+    """Load a span of x; what is behind its end is zero."""
+    if WHOLE:
+        return tl.load(x_ptrs_K).to(tl.float32)
+    else:
+        return tl.load(x_ptrs_K, mask=column_K < K, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def total_of(partial_ptrs_N, there_N, N, BLOCK_N: tl.constexpr, SPLIT_K: tl.constexpr):
+    """Add up the partial sums of all programs of a tile."""
+    sum_N = tl.zeros([BLOCK_N], tl.float32)
+    for other in tl.static_range(SPLIT_K):
+        cells_N = partial_ptrs_N + other * N
+        sum_N += tl.load(cells_N, mask=there_N, other=0.0, cache_modifier=".cg")
+    return sum_N
+
+
+@triton.jit
 def alone(
     y_ptr, x_ptr, word_ptr, scale_ptr, zero_ptr, bias_ptr, power_ptr, partial_ptr, counter_ptr, N,
     K: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
@@ -217,8 +258,7 @@ def alone(
     """One row of x of 16 bits, without matrix units. Grid: (N / BLOCK_N, SPLIT_K).
 
     An integer in the upper bits of a mantissa is that integer on top of a small power of two. The
-    powers and the zero point meet only the sum of a group's x, once for a group, so that an integer
-    costs a mask and a multiplication.
+    powers and the zero point meet only the sum of a group's x, once for a group.
 
     Args:
         partial_ptr: [SPLIT_K, N] float32, scratch.
@@ -230,8 +270,7 @@ def alone(
     STEPS: tl.constexpr = (CHUNKS + SPLIT_K - 1) // SPLIT_K
     tile, part = tl.program_id(0), tl.program_id(1)
     n_N, k_K = tile * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, SPAN)
-    row_N = tl.minimum(n_N, N - 1)
-    first = part * STEPS
+    first, row_N = part * STEPS, tl.minimum(n_N, N - 1)
     begin = tl.minimum(first, CHUNKS - 1)
     word_ptrs_NK = word_ptr + (begin.to(tl.int64) * N + row_N)[:, None] * SPAN + k_K[None, :]
     word_NK = tl.load(word_ptrs_NK, eviction_policy="evict_first")
@@ -240,44 +279,33 @@ def alone(
     zero_N = tl.full([BLOCK_N], HALF, tl.float32)
     wait(CHAINED)
     for step in tl.range(0, STEPS, loop_unroll_factor=UNROLL):
-        # The next words are on their way while these are multiplied. Behind the last chunk it is
-        # the last again, and x is zero.
+        # The next words are on their way meanwhile; behind the last chunk, the last again.
         ahead = tl.minimum(first + step + 1, CHUNKS - 1) - begin
         next_NK = tl.load(word_ptrs_NK + ahead * (N * SPAN), eviction_policy="evict_first")
         inner_NK = tl.zeros([BLOCK_N, SPAN], tl.float32)
-        power_K = tl.zeros([SPAN], tl.float32)
-        total_K = tl.zeros([SPAN], tl.float32)
+        power_K, total_K = twice(tl.zeros([SPAN], tl.float32))
         for place in tl.static_range(PLACES):
             column = (first + step) * CHUNK + place * SPAN
-            x_ptrs_K = x_ptr + column + k_K
-            if K == STEPS * CHUNK * SPLIT_K:
-                x_K = tl.load(x_ptrs_K).to(tl.float32)
-            else:
-                x_K = tl.load(x_ptrs_K, mask=column + k_K < K, other=0.0).to(tl.float32)
+            x_K = numbers(x_ptr + column + k_K, column + k_K, K, K == STEPS * CHUNK * SPLIT_K)
             product_NK, above_K = lifted(word_NK, x_K, power_N, place, BITS)
             inner_NK += product_NK
             power_K += above_K
             total_K += x_K
             if (place + 1) * SPAN % GROUP == 0 or place == PLACES - 1:
-                at = tl.minimum(column, K - 1) // GROUP * N
-                scale_N = tl.load(scale_ptr + at + row_N).to(tl.float32)
+                at = group_at(column, K, GROUP, N)
                 if ZEROS:
                     zero_N = tl.load(zero_ptr + at + row_N).to(tl.float32)
                 inner_NK -= power_K[None, :] + zero_N[:, None] * total_K[None, :]
-                sum_NK += scale_N[:, None] * inner_NK
+                sum_NK += tl.load(scale_ptr + at + row_N).to(tl.float32)[:, None] * inner_NK
                 inner_NK = tl.zeros([BLOCK_N, SPAN], tl.float32)
-                power_K = tl.zeros([SPAN], tl.float32)
-                total_K = tl.zeros([SPAN], tl.float32)
+                power_K, total_K = twice(tl.zeros([SPAN], tl.float32))
         word_NK = next_NK
     sum_N, there_N = tl.sum(sum_NK, 1), n_N < N
     if SPLIT_K > 1:
         tl.store(partial_ptr + part * N + n_N, sum_N, mask=there_N)
         if not last_to_arrive(counter_ptr + tile, SPLIT_K):
             return
-        sum_N = tl.zeros([BLOCK_N], tl.float32)
-        for other in tl.static_range(SPLIT_K):
-            cells = partial_ptr + other * N + n_N
-            sum_N += tl.load(cells, mask=there_N, other=0.0, cache_modifier=".cg")
+        sum_N = total_of(partial_ptr + n_N, there_N, N, BLOCK_N, SPLIT_K)
     if BIAS:
         sum_N += tl.load(bias_ptr + n_N, mask=there_N, other=0.0).to(tl.float32)
     tl.store(y_ptr + n_N, sum_N.to(y_ptr.dtype.element_ty), mask=there_N)
