@@ -80,7 +80,12 @@ def test_nothing_comes_back_that_was_made_of_something_else() -> None:
         digest_of("halves", {"weight": [weight]}),
     ]
     own = digest_of("halves", tensors)
-    assert len({own, *others}) == 7
+    long = torch.zeros(3 * kept.SPAN, dtype=torch.int8)
+    for place in (0, kept.SPAN, -1):  # in every span
+        spans = long.clone()
+        spans[place] = 1
+        others.append(digest_of("halves", {"weight": [spans]}))
+    assert len({own, *others}) == 10
     # Where a part of a larger matrix lies is no matter.
     wide = torch.zeros(4, 9, dtype=torch.bfloat16)
     wide[:, 2:8] = weight
