@@ -38,20 +38,23 @@ def communicator(name: str) -> tuple[Candidate, DeviceFacts]:
     return found, platform.facts()
 
 
-def cases_here() -> list[Case]:
-    """Return a third, another one each time, without the one that ends this process."""
+def cases_here(whole: bool) -> list[Case]:
+    """Return all, or a third, another one each time, without the one that ends this process."""
     found = [c for c in cases(SUITE, (), SEED, NUM_RANDOM) if c.setup.spec.size == SIZE]
     assert len(found) > len(SUITE.grid(())) / 2
     found = [case for case in found if case.setup.shape.verb != DIES]
-    return random.sample(found, len(found) // 3)
+    return found if whole else random.sample(found, len(found) // 3)
 
 
 @pytest.mark.parametrize("name", ["shared_memory", *BUILDS])
-def test_every_case(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["third", "all"]
+)
+def test_every_case(name: str, whole: bool, tmp_path: Path) -> None:
     candidate, facts = communicator(name)
     members = [Member(candidate, CommunicatorSpec(SIZE), facts, r, tmp_path) for r in range(SIZE)]
     with ThreadPoolExecutor(SIZE) as pool:
-        for case in cases_here():
+        for case in cases_here(whole):
             answers = list(pool.map(lambda m, case=case: m.answer(case, poison=False), members))
             assert joined(answers).defect == "", case.setup
         list(pool.map(Member.close, members))
