@@ -69,7 +69,12 @@ def _class(name: str, value: type) -> Iterator[str]:
             optional = field.default is not dataclasses.MISSING
             optional = optional or field.default_factory is not dataclasses.MISSING
             yield f"    {field.name}{' (optional)' if optional else ''}"
-    for member, function in sorted(vars(value).items()):
+    listed = modules()
+    members: dict[str, Any] = {}
+    for base in reversed(value.__mro__):
+        own = base.__module__.partition(".")[0] == "hotshoe" and base.__module__ not in listed
+        members |= vars(base) if base is value or own else {}
+    for member, function in sorted(members.items()):
         if member.startswith("_") or not inspect.isfunction(function):
             continue
         yield f"    {member}{_signature(function)}"

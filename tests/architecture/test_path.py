@@ -32,11 +32,11 @@ def path_of(name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "max_files", "max_lines", "seen", "unseen"),
     [
-        ("decode", 20, 3_700, "platforms/cpu/hotshoe_cpu/graph.py", PROMPTS),
+        ("decode", 19, 3_700, "platforms/cpu/hotshoe_cpu/graph.py", PROMPTS),
         (
             "chat",
-            81,
-            14_600,
+            70,
+            12_500,
             "plugins/server/hotshoe_server/sse.py",
             "core/hotshoe/engine/api/llm.py",
         ),

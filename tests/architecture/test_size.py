@@ -8,7 +8,7 @@ FILE_MEDIAN, FILE_P90, FILE_MAX = 120, 300, 500
 FUNCTION_P90, FUNCTION_MAX = 25, 60
 PARAMETERS_MAX = 7
 #: Files of functions that take more: `Matrix` says how a checkpoint's matrix is laid out and cut.
-LONG_SIGNATURES = {"core/hotshoe/layers/linear.py": 8}
+LONG_SIGNATURES = {"core/hotshoe/layers/matrix.py": 8}
 METHODS_MAX = 10
 NULL_PLATFORM_LINES = 60
 CONFIG_FIELDS_MAX = 120

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 from typing import TypeAlias
 
+from hotshoe.kv.blocks import Pool
 from hotshoe.kv.kinds import KINDS, CacheKind, Paged
-from hotshoe.kv.pool import Pool
 from hotshoe.kv.prefix import BlockHasher, Bundle
 from hotshoe.kv.sequence import CachedSequence, CacheStats, PrefixHit, Tables
 from hotshoe.types.cache import CacheGroup, full_group

@@ -88,6 +88,8 @@ class Paged:
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """See `CacheKind`."""
+        if not self.drops:
+            return self.num_columns(num_tokens)
         return held_blocks(self._spec, num_tokens, self._step_tokens)
 
     def first_written(self, num_tokens: int) -> int:

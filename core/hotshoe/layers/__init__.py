@@ -19,10 +19,12 @@ from hotshoe.layers.formats import (
 from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
 from hotshoe.layers.indexer import Asked, Indexer
 from hotshoe.layers.latent import LatentAttention
-from hotshoe.layers.linear import Linear, Matrix
+from hotshoe.layers.linear import Linear
+from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
-from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, LayerNorm, RMSNorm
+from hotshoe.layers.norm import AddRMSNorm, RMSNorm
+from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.split import Section, Split

@@ -11,7 +11,7 @@ from torch import Tensor
 from hotshoe.layers.cache import Prepare
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.indexer import Asked, Indexer, pack, unpack
-from hotshoe.layers.linear import Matrix
+from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.norm import RMSNorm
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.rows import RowLayer

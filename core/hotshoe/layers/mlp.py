@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear, Matrix, form_of, input_quant_of
+from hotshoe.layers.linear import Linear, form_of, input_quant_of
+from hotshoe.layers.matrix import Matrix
 from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantized
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 

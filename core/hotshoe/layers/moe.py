@@ -16,7 +16,8 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.experts import Share, names_of, share_of
-from hotshoe.layers.linear import Linear, Matrix, form_of
+from hotshoe.layers.linear import Linear, form_of
+from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.split import Section
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear, Matrix
+from hotshoe.layers.linear import Linear
+from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.split import split_padded
 from hotshoe.layers.weights import Place
 from hotshoe.slots import EmbeddingOp, EmbeddingSpec, renewed

@@ -26,7 +26,7 @@ from hotshoe.layers import ForwardBatch, ViewPlan
 from hotshoe.layers.context import Attend
 from hotshoe.models.base import DraftHead
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
-from hotshoe.sampling.stages import place
+from hotshoe.sampling.rows import place
 from hotshoe.slots import CacheView, StepShape
 from hotshoe.types import StepPlan, StepResult
 

@@ -1,18 +1,25 @@
-"""A step under way, and its result once what it brought has reached the host."""
+"""A worker's step from its start to its result, once what it brought has reached the host."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
 
 from torch import Tensor
 
+from hotshoe.foreign import foreign
 from hotshoe.runner.ahead import MadeDrafts
 from hotshoe.runner.pooling import PooledRows
 from hotshoe.sampling import LogprobTensors, SampledBatch
-from hotshoe.types import StepResult
+from hotshoe.types import StepPlan, StepResult
 from hotshoe.types.experts import ExpertCounts
+
+if TYPE_CHECKING:
+    from hotshoe.runner.balance import ExpertBalance
+    from hotshoe.runner.checks import ResultChecks
+    from hotshoe.runner.runner import Runner
 
 _log = logging.getLogger(__name__)
 RUN_AGAIN = "run again with --check-candidates, which names the first operation that made such"
@@ -69,3 +76,40 @@ class RunningStep:
         for why in set(result.failed.values()):
             _log.warning("step %d: %s", self.step_id, why)
         return result
+
+
+class Steps:
+    """Runs steps, and says whose operation failed.
+
+    Args:
+        runner: Over an allocated cache.
+        guard: Makes what fails an error that names who is to blame.
+        balance: Moves experts between steps; None where they stay.
+        checks: Look at every result; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        guard: foreign,
+        balance: ExpertBalance | None,
+        checks: ResultChecks | None,
+    ) -> None:
+        self.runner, self._guard = runner, guard
+        self._balance, self._checks = balance, checks
+
+    def __call__(self, plan: StepPlan) -> RunningStep:
+        """Start a step; see `hotshoe.executor.Worker.execute`."""
+        with self._guard:
+            news = None if self._balance is None else self._balance.before_step()
+            step = self.runner.execute(plan)
+            step.experts = news
+            if self._checks is not None:
+                step.remark = self._checks.remark()
+        step.arrived = self._guard(step.arrived)
+        return step
+
+
+def too_early(plan: StepPlan) -> NoReturn:
+    """Stand for steps while there is no cache."""
+    raise AssertionError("allocate_cache comes before the first step")

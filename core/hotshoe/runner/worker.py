@@ -49,9 +49,8 @@ from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, 
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.runner import Runner
-from hotshoe.runner.running import RunningStep
+from hotshoe.runner.running import RunningStep, Steps, too_early
 from hotshoe.runner.states import described, state_options
-from hotshoe.runner.steps import Steps, too_early
 from hotshoe.slots import (
     GraphSpec,
     Rendezvous,

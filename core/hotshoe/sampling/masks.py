@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.sampling.rows import Ints
-from hotshoe.sampling.stages import NEVER, place
+from hotshoe.sampling.rows import Ints, place
+from hotshoe.sampling.stages import NEVER
 
 #: For limits at a time; those of one row may take more.
 ROOM_BYTES = 32 << 20

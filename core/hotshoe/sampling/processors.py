@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.foreign import ForeignError, foreign, place_of
-from hotshoe.sampling.rows import Ints, RowParameters
-from hotshoe.sampling.stages import Step, place
+from hotshoe.sampling.rows import Ints, RowParameters, place
+from hotshoe.sampling.stages import Step
 from hotshoe.types.arguments import Argument
 
 _log = logging.getLogger(__name__)

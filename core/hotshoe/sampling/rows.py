@@ -10,10 +10,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hotshoe.types import NewRow, SamplingParams
 
 Ints = npt.NDArray[np.int64]
+#: Fields of `RowLists` that change logits.
+_CHANGING = ("bias_ids", "allowed_ids", "ending_ids", "bad_words", "extra_args")
+
+
+def place(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """Copy an array to the device without waiting for what the device is doing."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class RowParameters:
         self.lists = [
             RowLists(empty, empty.astype(np.float32), empty, empty, empty, (), {})
         ] * max_num_seqs
+        #: Which rows want logits changed before a token is chosen.
+        self.changes = np.zeros(max_num_seqs, np.bool_)
         #: Which rows have a list that is not empty, by field of `RowLists`.
         self.users = {f.name: np.zeros(max_num_seqs, np.bool_) for f in fields(RowLists)}
 
@@ -71,6 +81,9 @@ class RowParameters:
         self.lists[row] = self._lists(params, eos_token_ids)
         for name, users in self.users.items():
             users[row] = len(getattr(self.lists[row], name)) > 0
+        penalties = params.presence_penalty, params.frequency_penalty
+        listed = any(self.users[name][row] for name in _CHANGING)
+        self.changes[row] = listed or any(penalties) or params.repetition_penalty != 1
 
     def _lists(self, params: SamplingParams, eos_token_ids: Sequence[int]) -> RowLists:
         bias = {t: b for t, b in params.logit_bias.items() if t < self.vocab_size}

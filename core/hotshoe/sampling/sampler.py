@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hotshoe.sampling.logprobs import LogprobTensors, compute_logprobs
 from hotshoe.sampling.masks import TokenMasks
-from hotshoe.sampling.rows import Ints, RowParameters
-from hotshoe.sampling.stages import Planner, Stage, Step, place, plan_stages
+from hotshoe.sampling.rows import Ints, RowParameters, place
+from hotshoe.sampling.stages import Planner, Stage, Step, plan_stages
 from hotshoe.sampling.uniform import uniforms
 from hotshoe.sampling.verify import NO_DRAFTS, verify
 from hotshoe.slots import SampleOp
@@ -203,10 +203,15 @@ class Sampler:
             arguments=(temperature, top_k, top_p, min_p),
             greedy=not params.temperature[rows].any(),
             zeros=torch.zeros(len(rows), dtype=torch.float64, device=device),
-            stages=plan_stages(params, rows, device, self._processors),
+            stages=self._stages(rows),
             logprobs_at=place(reporting, device),
             logprobs_rows=rows[reporting].tolist(),
             logprobs_widths=widths[reporting].tolist(),
             logprobs_more=place(more, device) if more.size else None,
             logprobs_counts=counts,
         )
+
+    def _stages(self, rows: Ints) -> list[Stage]:
+        if not self._processors and not self._params.changes[rows].any():
+            return []
+        return plan_stages(self._params, rows, self._token_table.device, self._processors)

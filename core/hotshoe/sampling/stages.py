@@ -16,14 +16,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hotshoe.sampling.rows import Ints, RowParameters
+from hotshoe.sampling.rows import Ints, RowParameters, place
 
 NEVER = float("-inf")
-
-
-def place(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """Copy an array to the device without waiting for what the device is doing."""
-    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,8 @@ from hotshoe.errors import RequestError
 from hotshoe.kv import KVCoordinator, PrefixHit, TableChanges
 from hotshoe.scheduler.config import SchedulerConfig
 from hotshoe.scheduler.drafts import DraftCounts
-from hotshoe.scheduler.limits import lacks_place, length_limit
 from hotshoe.scheduler.queue import WaitingQueue
-from hotshoe.scheduler.request import Request
+from hotshoe.scheduler.request import Request, lacks_place, length_limit
 from hotshoe.scheduler.stats import SchedulerStats
 from hotshoe.scheduler.step import ScheduledStep
 from hotshoe.types.outputs import FinishReason, TokenOutput

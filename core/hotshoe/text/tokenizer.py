@@ -182,7 +182,7 @@ class Tokenizer:
         """Render messages as the model's prompt text; encode it without adding special tokens.
 
         Args:
-            messages: Such as {"role": "user", "content": "Hello"}; see `hotshoe.text.messages`.
+            messages: Such as {"role": "user", "content": "Hello"}, see `template_message`.
             tools: Function schemas offered to the model.
             add_generation_prompt: End with the opening of an assistant message.
             continue_final_message: End within the last message, which the model then goes on with.
@@ -193,8 +193,7 @@ class Tokenizer:
             RequestError: There is no template, or it refuses these messages; both a new message and
                 the last one shall follow, or there is no last one with text.
         """
-        from hotshoe.text.chat_template import render
-        from hotshoe.text.messages import cut_at_end, marked_end, template_message
+        from hotshoe.text.chat_template import cut_at_end, marked_end, render, template_message
 
         name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
         source = chat_template or self.chat_templates.get(name)
@@ -227,7 +226,7 @@ class Tokenizer:
         **options: Any,
     ) -> str:
         """Render as `apply_chat_template`, with `mark` on all that a template is given."""
-        from hotshoe.text.messages import template_message
+        from hotshoe.text.chat_template import template_message
 
         # Arguments of calls are read first: JSON may spell a token in other characters.
         marked = [self.mark(template_message(message)) for message in messages]

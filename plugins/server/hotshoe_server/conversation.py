@@ -5,13 +5,11 @@ Shared by the chat and the responses endpoints, which only word requests and ans
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.text.parsing import (
     ContentDelta,
@@ -24,17 +22,45 @@ from hotshoe.text.parsing import (
     ToolCallStart,
 )
 from hotshoe.text.response import ParsedResponse, collect, open_parser
-from hotshoe.types import FinishReason, GrammarSpec, SamplingParams
+from hotshoe.types import FinishReason, SamplingParams
 from hotshoe_server.errors import ApiError
+from hotshoe_server.forms import PROMPT_TAIL_CHARS, grammar_of
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.grammar import StructuredOutputs
 from hotshoe_server.state import Served
-from hotshoe_server.tools import ANY_OBJECT, ToolPlan, call_grammar
 
-#: How much of a prompt's end a parser sees: it looks for the opening of a reasoning section.
-PROMPT_TAIL_CHARS = 256
-#: The field that bounds how many tokens a model thinks before it answers.
-THINKING = "thinking_token_budget"
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """What a request may do with tools.
+
+    Attributes:
+        offered: The tools as the template shows them.
+        callable: Schemas of the arguments of those that may be called, by name.
+        forced: Whether a call must come.
+        parallel: Whether several may.
+        strict: Names of those whose arguments must follow their schema even where no call is
+            forced.
+    """
+
+    offered: Sequence[Mapping[str, Any]] = ()
+    callable: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    forced: bool = False
+    parallel: bool = True
+    strict: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """Schemas by name, None for a tool whose arguments need not follow theirs."""
+        return {n: s if self.forced or n in self.strict else None for n, s in self.callable.items()}
+
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar is needed."""
+        return self.forced or bool(self.strict)
+
+
+NO_TOOLS = ToolPlan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +210,7 @@ async def open_dialogue(
     tool = served.tool_format if tools.callable else None
     grammar = None
     if tools.constrained or wanted is not None:  # in a thread, as schemas may be long
-        grammar = await served.renderer.run(lambda: _grammar(served, rendered, tools, wanted))
+        grammar = await served.renderer.run(lambda: grammar_of(served, rendered, tools, wanted))
     more: dict[str, Any] = {} if grammar is None else {"grammar": grammar}
     params = make_params(**more)
     if grammar is not None and grammar.kind != "structural_tag" and not grammar.after:
@@ -208,122 +234,3 @@ def text_form(response_format: Any, structured: StructuredOutputs | None) -> Any
             "structured_outputs",
         )
     return found or structured
-
-
-def _grammar(
-    served: Served, rendered: Rendered, tools: ToolPlan, wanted: Any
-) -> GrammarSpec | None:
-    ends = _reasoning_ends(served, rendered)
-    # A forced call leaves no text to give a form.
-    form = None if tools.forced else bounded_grammar(served, wanted, ends)
-    content = None if form is None else _schema_of(form)
-    found = served.tool_format.calls if tools.callable and served.tool_format else None
-    if found is None or not (tools.constrained or form) or (form and content is None):
-        return form
-    written = found(tools.kept)
-    if written.reasoning:  # the grammar has its reasoning in it
-        return _with_blanks(GrammarSpec.structural_tag(call_grammar(written, tools, content)), form)
-    special = served.renderer.tokenizer.special_token_texts.values()
-    reasoning = served.reasoning_format.markers if served.reasoning_format else ()
-    marks = [mark for mark in reasoning if mark in special]
-    tag = GrammarSpec.structural_tag(call_grammar(written, tools, content, marks), ends)
-    return _with_blanks(tag, form)
-
-
-def _with_blanks(tag: GrammarSpec, form: GrammarSpec | None) -> GrammarSpec:
-    return tag if form is None else replace(tag, max_blanks=form.max_blanks)
-
-
-def _schema_of(form: GrammarSpec) -> Any:
-    """Return the schema that a form must keep; None if it has none, or a malformed one.
-
-    A backend says so of the latter.
-    """
-    if form.kind == "json_object" or not form.strict:
-        return ANY_OBJECT
-    try:
-        schema = json.loads(form.value) if form.kind == "json_schema" else None
-    except (ValueError, RecursionError):
-        return None
-    return schema if isinstance(schema, (dict, bool)) else None
-
-
-def bounded_grammar(
-    served: Served, wanted: Any, after: Sequence[Sequence[int]] = ()
-) -> GrammarSpec | None:
-    """Return the grammar of a form.
-
-    Raises:
-        ApiError: It is malformed, or longer than this server takes.
-    """
-    if wanted is None:
-        return None
-    field = "structured_outputs" if isinstance(wanted, StructuredOutputs) else "response_format"
-    try:
-        grammar: GrammarSpec = wanted.spec(after)
-    except RequestError as error:
-        raise ApiError("invalid_value", str(error), field) from error
-    limit = served.config.max_schema_bytes
-    if len(grammar.value.encode()) > limit:
-        raise ApiError(
-            "invalid_value",
-            f"the grammar may have {limit} bytes (--max-schema-bytes), no more",
-            field,
-        )
-    return grammar
-
-
-def _reasoning_ends(served: Served, rendered: Rendered) -> list[list[int]]:
-    """Return what must come before a grammar begins, when the answer begins with reasoning."""
-    found = served.reasoning_format
-    if found is None or not found.reasons_after(rendered.text[-PROMPT_TAIL_CHARS:]):
-        return []
-    tokenizer = served.renderer.tokenizer
-    return [tokenizer.encode(end, add_special_tokens=False) for end in found.reasoning_ends]
-
-
-def limit_thinking(served: Served, dialogue: Dialogue, budget: int | None) -> Dialogue:
-    """Let reasoning end after so many tokens.
-
-    The mark that ends it is made to come then. A response that does not reason has no limit.
-
-    Args:
-        served: Knows how the model writes reasoning.
-        dialogue: What is run.
-        budget: Tokens of reasoning at most; None sets no limit.
-
-    Raises:
-        ApiError: Nobody knows how the model ends reasoning.
-    """
-    if budget is None:
-        return dialogue
-    found = served.reasoning_format
-    if not bounds_thinking(served):
-        message = "there is none; the server needs --reasoning-parser"
-        if found is not None:
-            message = f"format {found.name} has no mark that ends all reasoning"
-        raise ApiError(
-            "unsupported_parameter", f"{THINKING} limits reasoning, but {message}", THINKING
-        )
-    assert found is not None
-    grammar, encode = dialogue.params.grammar, served.renderer.tokenizer.encode
-    if grammar is not None and not grammar.after:
-        return dialogue  # the response has its form from the first token on, without reasoning
-    if grammar is not None:
-        limited = replace(grammar, free_tokens=budget)
-    else:
-        inside = found.reasons_after(dialogue.rendered.text[-PROMPT_TAIL_CHARS:])
-        opening = () if inside else found.reasoning_begins
-        limited = GrammarSpec.text(
-            [encode(end, add_special_tokens=False) for end in found.reasoning_ends],
-            budget,
-            [encode(begin, add_special_tokens=False) for begin in opening],
-        )
-    return replace(dialogue, params=replace(dialogue.params, grammar=limited))
-
-
-def bounds_thinking(served: Served) -> bool:
-    """Tell whether reasoning ends with a mark of its own, behind which an answer can follow."""
-    found = served.reasoning_format
-    # A format of reasoning and calls in one ends reasoning in several ways.
-    return found is not None and bool(found.reasoning_ends) and found.calls is None

@@ -134,7 +134,7 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
     """
     field = PROMPT_FIELDS.get(call.path.removesuffix("/render"))
     try:
-        inputs.check_length(len(token_ids), call.served.client.info.max_model_len, room)
+        inputs.check_length(len(token_ids), call.served.client.config.max_model_len, room)
     except RequestError as error:
         code = "context_length_exceeded" if token_ids else "invalid_value"
         raise ApiError(code, str(error), field) from None
@@ -158,7 +158,7 @@ def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
     field = getattr(body, "max_tokens_field", None)
     if field is None or served.config.clip_max_tokens:
         return
-    wanted, limit = getattr(body, field), served.client.info.max_model_len
+    wanted, limit = getattr(body, field), served.client.config.max_model_len
     if num_prompt_tokens + wanted > limit:
         raise ApiError(
             "context_length_exceeded",
@@ -177,7 +177,7 @@ def truncated(call: Call, rendered: Rendered) -> Rendered:
     Raises:
         ApiError: That is more than the context has.
     """
-    body, limit = call.body_read, call.served.client.info.max_model_len
+    body, limit = call.body_read, call.served.client.config.max_model_len
     count = getattr(body, "truncate_prompt_tokens", None)
     if count is None:
         return rendered
@@ -251,7 +251,7 @@ def check_answer(
     each, more = TEXT_BYTES, len(params.logprob_token_ids)
     if params.logprobs is not None:
         each = ENTRY_BYTES * (1 + params.logprobs + more)
-    limit = served.client.info.max_model_len
+    limit = served.client.config.max_model_len
     tokens = (min(limit - prompt, params.max_tokens or limit) for prompt in num_prompt_tokens)
     num_bytes = params.n * sum(tokens) * each + sum(num_prompt_tokens) * repeated * ENTRY_BYTES
     if num_bytes > MAX_ANSWER_BYTES:

@@ -11,18 +11,23 @@ A request that asks for another protocol is served in this one, as RFC 9110, sec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+import socket
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 import httptools
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.state import TurnAway
 
+#: How long connections get to send what is left, once no request runs; then they are cut.
+FLUSH_S = 2
 #: Characters of a header's line beside its name and value: a colon and the line's end.
 _MARKS = 3
 
@@ -276,3 +281,37 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+
+class Connections(uvicorn.Server):
+    """uvicorn's server without its signal handlers, which ends as if every client had gone.
+
+    Args:
+        settings: uvicorn's.
+        takes: Set once connections are to be taken.
+    """
+
+    def __init__(self, settings: uvicorn.Config, takes: asyncio.Event) -> None:
+        super().__init__(settings)
+        self._takes = takes
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take connections, as soon as that may be, until the end."""
+        await self._takes.wait()
+        await super().serve(sockets)
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Leave signals alone."""
+        return contextlib.nullcontext()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let connections end, and cut those that have not by then: nobody takes what is left."""
+        timer = asyncio.get_running_loop().call_later(FLUSH_S, self._cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()

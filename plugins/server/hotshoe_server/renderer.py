@@ -98,7 +98,7 @@ class Renderer:
         """Render a conversation.
 
         Args:
-            messages: In OpenAI's form; see `hotshoe.text.messages`.
+            messages: In OpenAI's form; see `hotshoe.text.chat_template`.
             tools: Function tools in OpenAI's form.
             variables: Further arguments of `Tokenizer.apply_chat_template`, and variables of the
                 template, such as `enable_thinking`.

@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,31 +24,26 @@ from typing import Any, NoReturn
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from hotshoe.engine.client import EngineClient
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
+from hotshoe_server.admission import AdminDoor, Front
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
-from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, ServerExtension, blamed, living
 from hotshoe_server.fleet import Fleet, close_all, close_models, in_thread, make_state
-from hotshoe_server.guard import ADMIN_SOCKET
 from hotshoe_server.logs import start_logs
 from hotshoe_server.middleware import operators_parts
-from hotshoe_server.protocol import let_in, protocol_for
-from hotshoe_server.route import error_response
+from hotshoe_server.protocol import FLUSH_S, Connections, let_in, protocol_for
 from hotshoe_server.signals import signals_call
 from hotshoe_server.state import ServerState, Shared, TurnAway
 
 _log = logging.getLogger(__name__)
-#: How long connections get to send what is left, once no request runs; then they are cut.
-FLUSH_S = 2
 #: After that: how long what served them may take to notice.
 CUT_S = 2
 POLL_S = 0.02
-RETRY_AFTER_LOADING_S = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +240,8 @@ class Server:
             ssl_keyfile=None if private else config.ssl_keyfile,
         )
         settings.load()  # the certificate as it has been checked, not as it is once it is needed
-        server = Uvicorn(settings)
-
-        async def serve() -> None:
-            await self._takes.wait()
-            await server.serve(sockets=[listener])
-
-        task = asyncio.create_task(serve())
+        server = Connections(settings, self._takes)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield
         finally:
@@ -266,62 +256,3 @@ def end_now(limit: asyncio.Timeout) -> None:
     """Let a time limit that is being waited under expire, unless it does already."""
     if not limit.expired():
         limit.reschedule(asyncio.get_running_loop().time())
-
-
-class Uvicorn(uvicorn.Server):
-    """uvicorn's server without its signal handlers, which ends as if every client had gone."""
-
-    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        """Leave signals alone."""
-        return contextlib.nullcontext()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let connections end, and cut those that have not by then: nobody takes what is left."""
-        timer = asyncio.get_running_loop().call_later(FLUSH_S, self._cut)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            timer.cancel()
-
-    def _cut(self) -> None:
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-
-
-class Front:
-    """What is served: `/live` alone while the model loads, the application afterwards."""
-
-    def __init__(self) -> None:
-        self.app: ASGIApp = answer_while_loading
-        self.refuse: TurnAway = let_in
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on."""
-        await self.app(scope, receive, send)
-
-    def turn_away(self, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
-        """Ask who knows whether there is room."""
-        return self.refuse(target, headers)
-
-
-async def answer_while_loading(scope: Scope, receive: Receive, send: Send) -> None:
-    """Say that the process lives, and that the model is being loaded."""
-    from starlette.responses import JSONResponse
-
-    if scope["path"] == "/live":
-        await JSONResponse({"status": "live"})(scope, receive, send)
-        return
-    error = ApiError("loading", retry_after_s=RETRY_AFTER_LOADING_S)
-    await error_response(error)(scope, receive, send)
-
-
-class AdminDoor:
-    """Marks what comes through the admin socket."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, marked."""
-        scope[ADMIN_SOCKET] = True
-        await self._app(scope, receive, send)

@@ -151,7 +151,7 @@ class ServerState:
     @property
     def max_model_len(self) -> int:
         """The longest sequence of any model."""
-        return max(served.client.info.max_model_len for served in self.models.values())
+        return max(served.client.config.max_model_len for served in self.models.values())
 
     @property
     def max_body_bytes(self) -> int:

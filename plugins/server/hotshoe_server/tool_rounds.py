@@ -15,7 +15,7 @@ from typing import Any
 from hotshoe_server.call import Call
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.schemas.chat import AllowedChoice, Function, Tool
+from hotshoe_server.schemas.parts import AllowedChoice, Function, Tool
 from hotshoe_server.schemas.response_answers import OutputToolCall, OutputToolList
 from hotshoe_server.schemas.responses import McpTool, ResponsesRequest
 from hotshoe_server.tool_servers import (

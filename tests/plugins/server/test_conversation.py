@@ -13,8 +13,7 @@ from hotshoe.text.parsing import (
     ToolCallStart,
 )
 from hotshoe.types import FinishReason, SamplingParams, TokenOutput
-from hotshoe_server.conversation import Reader
-from hotshoe_server.tools import ToolPlan
+from hotshoe_server.conversation import Reader, ToolPlan
 
 
 class Scripted:

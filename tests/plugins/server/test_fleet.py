@@ -14,11 +14,11 @@ from tests.plugins.server.test_serving import children, command_of, wait_for
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineDeadError, MemoryLimitError, RequestError
+from hotshoe_server.admission import AdminDoor
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.fleet import Fleet, in_thread, make_served, make_state
 from hotshoe_server.plans import make_plans
-from hotshoe_server.serving import AdminDoor
 
 NAMES = ("one", "two", "three")
 

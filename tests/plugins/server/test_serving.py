@@ -25,11 +25,12 @@ from tests.plugins.server.test_sockets import self_signed
 from tests.processes import is_running
 
 from hotshoe_server import serving
+from hotshoe_server.admission import answer_while_loading
 from hotshoe_server.call import Call
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import Endpoint, Parts
 from hotshoe_server.protocol import BoundedProtocol
-from hotshoe_server.serving import Server, Start, answer_while_loading
+from hotshoe_server.serving import Server, Start
 from hotshoe_server.sockets import open_port
 from hotshoe_server.sse import EventStream
 

@@ -21,9 +21,11 @@ from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import GrammarSpec
 from hotshoe_parsers.plugin import TOOL_FORMATS
 from hotshoe_parsers.xml_calls import TABLE
+from hotshoe_server.conversation import ToolPlan
 from hotshoe_server.errors import ApiError
+from hotshoe_server.forms import call_grammar
 from hotshoe_server.schemas.chat import ChatRequest
-from hotshoe_server.tools import ToolPlan, call_grammar, plan_tools
+from hotshoe_server.tools import plan_tools
 from hotshoe_structured_output.xgrammar_backend import XGrammar
 
 NAMES = ("one", "two")

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from hotshoe.config import EngineConfig, ResolvedConfig
+from hotshoe.engine.api.control import Control, listed
 from hotshoe.engine.api.inputs import InputProcessor
-from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
-from hotshoe.engine.transport.link import Link, runs_here
-from hotshoe.engine.transport.mailbox import Mailbox
+from hotshoe.engine.client import EngineInfo
+from hotshoe.engine.transport.link import Link
+from hotshoe.engine.transport.mailbox import Mailbox, runs_here
 from hotshoe.engine.wire.messages import (
     Abort,
     Add,
@@ -43,7 +42,7 @@ from hotshoe.text.tokenizer import Tokenizer, in_text_thread
 from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, TokenOutput
 
 if TYPE_CHECKING:
-    from hotshoe.loader.sources import Weights
+    pass
 
 DEADLINE = "deadline"
 
@@ -64,7 +63,7 @@ class _Stream:
     early_end: list[str | None] = field(default_factory=list)
 
 
-class AsyncEngine:
+class AsyncEngine(Control):
     """An engine for asyncio; see `EngineClient`. Use it from one event loop at a time.
 
     Args:
@@ -212,69 +211,8 @@ class AsyncEngine:
     async def abort(self, request_ids: str | Iterable[str]) -> None:
         """See `EngineClient.abort`."""
         self._bind()
-        for request_id in _listed(request_ids):
+        for request_id in listed(request_ids):
             self._end(request_id, None)
-
-    async def abort_everywhere(self, request_ids: str | Iterable[str] | None = None) -> None:
-        """See `EngineClient.abort_everywhere`."""
-        ids = None if request_ids is None else _listed(request_ids)
-        await self._call("abort_everywhere", request_ids=ids)
-
-    async def stats(self) -> EngineStats:
-        """See `EngineClient.stats`."""
-        return msgspec.convert(await self._call("stats"), EngineStats)
-
-    async def pause(self, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
-        """See `EngineClient.pause`."""
-        await self._call("pause", mode=mode, clear_cache=clear_cache)
-
-    async def resume(self) -> None:
-        """See `EngineClient.resume`."""
-        await self._call("resume")
-
-    async def sleep(self, level: int = 1, mode: SleepMode = "keep") -> None:
-        """See `EngineClient.sleep`."""
-        await self._call("sleep", level=level, mode=mode)
-
-    async def update_weights(self, weights: Weights) -> None:
-        """See `EngineClient.update_weights`."""
-        from hotshoe.loader.shared import shared_weights  # needs torch
-
-        self._bind()
-        sharing = shared_weights(weights)
-        path = await asyncio.to_thread(sharing.__enter__)
-        try:
-            await self._call("update_weights", path=path)
-        finally:
-            sharing.__exit__(None, None, None)
-
-    async def load_adapter(self, name: str, path: str) -> None:
-        """See `EngineClient.load_adapter`."""
-        await self._call("load_adapter", name=name, path=path)
-
-    async def unload_adapter(self, name: str) -> None:
-        """See `EngineClient.unload_adapter`."""
-        await self._call("unload_adapter", name=name)
-
-    async def adapters(self) -> dict[str, str]:
-        """See `EngineClient.adapters`."""
-        return dict(await self._call("adapters"))
-
-    async def wake_up(self, tags: Iterable[str] | None = None) -> None:
-        """See `EngineClient.wake_up`."""
-        await self._call("wake_up", tags=None if tags is None else list(tags))
-
-    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
-        """See `EngineClient.reset_prefix_cache`."""
-        return bool(await self._call("reset_prefix_cache", reset_running=reset_running))
-
-    async def start_profile(self, folder: str) -> None:
-        """See `EngineClient.start_profile`."""
-        await self._call("start_profile", folder=folder)
-
-    async def stop_profile(self) -> str:
-        """See `EngineClient.stop_profile`."""
-        return str(await self._call("stop_profile"))
 
     async def check_health(self) -> None:
         """See `EngineClient.check_health`.
@@ -474,8 +412,3 @@ class AsyncEngine:
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(EngineDeadError(str(error)))
-
-
-def _listed(request_ids: str | Iterable[str]) -> list[str]:
-    """Return ids as a list; one alone is not taken for its letters."""
-    return [request_ids] if isinstance(request_ids, str) else list(request_ids)

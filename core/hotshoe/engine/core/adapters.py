@@ -39,14 +39,12 @@ class Adapters:
         for name, path in self._paths.items():
             self.load(worker, name, path, used=())
 
-    def key_of(self, name: str | None) -> str | None:
-        """Return what names an adapter's weights, None for no adapter. Loading changes it.
+    def key_of(self, name: str) -> str:
+        """Return what names an adapter's weights. Loading changes it.
 
         Raises:
             RequestError: It is not loaded.
         """
-        if name is None:
-            return None
         if name not in self._keys:
             known = ", ".join(sorted(self._keys)) or "none"
             raise RequestError(

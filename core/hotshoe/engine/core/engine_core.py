@@ -175,7 +175,7 @@ class EngineCore:
             )
         labels = (new.priority, new.cache_salt, new.tenant, new.pooling, new.embeds, self._eos)
         params = new.params
-        adapter = self.adapters.key_of(params.adapter)
+        adapter = None if params.adapter is None else self.adapters.key_of(params.adapter)
         add: Callable[[Request], None] = self._scheduler.add
         if params.grammar is not None:
             params = replace(params, grammar=self._backends.choose(params.grammar))

@@ -65,11 +65,3 @@ class Link(Protocol):
     def close(self) -> None:
         """Let go of the engine, and end it if this link started it."""
         ...
-
-
-def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the caller is what this loop runs just now."""
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
+from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.transport.calls import Calls
 from hotshoe.engine.wire.children import ENGINE
 from hotshoe.engine.wire.messages import (
     Abort,
@@ -32,15 +33,13 @@ from hotshoe.engine.wire.messages import (
     News,
     Refused,
     Reply,
-    Resting,
     Side,
     State,
-    Unwanted,
     Welcome,
     WireError,
     check_side,
 )
-from hotshoe.errors import ConfigError, EngineDeadError, EngineError, UserError
+from hotshoe.errors import ConfigError, EngineDeadError, UserError
 from hotshoe.foreign import cause_of
 from hotshoe.types import FinishReason, TokenOutput
 
@@ -99,40 +98,20 @@ class EngineLoop:
 
     def __init__(self, core: EngineCore, info: EngineInfo, port: Port) -> None:
         self.clock = StepClock()
-        self._core = core
+        self.core = core
         self._info = info
-        self._port = port
+        self.port = port
         self._owners: dict[str, tuple[int, str]] = {}
         self._state = State()
         self._last_adds: dict[int, int] = {}  # number of each front end's last addition
-        self._sleep_level: int | None = None
         self._has_added = False  # since the state was told
         self._stopping = threading.Event()
-        # Calls that wait for the core to be quiet: front end, number, and what is to be done then.
-        self._pausing: list[tuple[int, int, Callable[[], object]]] = []
+        self._calls = Calls(self)
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Hello: self._hello,
             Add: self._add,
             Abort: self._abort,
-            Call: self._call,
-        }
-        # Verbs that return what remains to be done once the core is quiet.
-        self._waiting_verbs: dict[str, Callable[..., Callable[[], object]]] = {
-            "pause": self._pause,
-            "sleep": self._sleep,
-        }
-        self._verbs: dict[str, Callable[..., Any]] = {
-            "stats": self._stats,
-            "abort_everywhere": self._abort_everywhere,
-            "resume": self._resume,
-            "wake_up": self._wake_up,
-            "update_weights": self._update_weights,
-            "load_adapter": core.load_adapter,
-            "unload_adapter": core.unload_adapter,
-            "adapters": core.adapters.paths,
-            "reset_prefix_cache": core.reset_prefix_cache,
-            "start_profile": core.start_profile,
-            "stop_profile": core.stop_profile,
+            Call: self._calls.take,
         }
 
     def run(self) -> None:
@@ -144,13 +123,13 @@ class EngineLoop:
         beating = threading.Thread(target=self._beat, name="hotshoe-heartbeat", daemon=True)
         beating.start()
         dead = EngineDeadError("the engine was closed")
-        self._state = State(is_sleeping=self._core.is_sleeping)  # perhaps from the start
+        self._state = State(is_sleeping=self.core.is_sleeping)  # perhaps from the start
         try:
             while not self._stopping.is_set():
-                for peer, command in self._port.receive(0.0 if self._core.has_work() else IDLE_S):
+                for peer, command in self.port.receive(0.0 if self.core.has_work() else IDLE_S):
                     self._take(peer, command)
-                if self._core.has_work():
-                    self._emit(self._timed(self._core.step))
+                if self.core.has_work():
+                    self.emit(self.timed(self.core.step))
                 self._settle()
         except EngineDeadError as error:
             LOG.error("%s", error, exc_info=error.__cause__)
@@ -163,24 +142,19 @@ class EngineLoop:
         finally:
             self._stopping.set()
             beating.join()
-            self._port.broadcast(Dead(WireError.wrap(dead)))
+            self.port.broadcast(Dead(WireError.wrap(dead)))
 
     def stop(self) -> None:
         """Let `run` return after the present step. May be called from anywhere."""
         self._stopping.set()
-        self._port.wake()
-
-    def lie_down(self, level: int) -> None:
-        """Let the engine sleep, and say so to who may start another one."""
-        self._core.sleep(level)
-        self._rest(max(level, self._sleep_level or 0))
+        self.port.wake()
 
     def _beat(self) -> None:
         interval_s = min(ENGINE.beat_s, self._info.config.engine_stall_timeout_s / 4)
         while not self._stopping.wait(interval_s):
-            self._port.broadcast(Heartbeat(self.clock.num_steps, self.clock.tick(interval_s)))
+            self.port.broadcast(Heartbeat(self.clock.num_steps, self.clock.tick(interval_s)))
 
-    def _timed(self, work: Callable[[], list[TokenOutput]]) -> list[TokenOutput]:
+    def timed(self, work: Callable[[], list[TokenOutput]]) -> list[TokenOutput]:
         """Do what may take a step's time, with the clock running."""
         self.clock.is_running = True
         try:
@@ -189,7 +163,7 @@ class EngineLoop:
             self.clock.is_running = False
             self.clock.num_steps += 1
 
-    def _emit(self, outputs: Iterable[TokenOutput]) -> None:
+    def emit(self, outputs: Iterable[TokenOutput]) -> None:
         """Send outputs to those who asked for them, one message for each."""
         time_s = time.monotonic()
         batches: dict[int, list[TokenOutput]] = {}
@@ -202,18 +176,16 @@ class EngineLoop:
             peer, output.request_id = owner
             batches.setdefault(peer, []).append(output)
         for peer, batch in batches.items():
-            self._port.send(peer, Batch(batch, time_s))
+            self.port.send(peer, Batch(batch, time_s))
 
     def _settle(self) -> None:
         """Answer what waited for quiet, and tell everybody what has changed."""
-        if self._pausing and not self._core.has_work():
-            calls, self._pausing = self._pausing, []
-            for peer, number, finish in calls:
-                self._answer(peer, number, finish)
+        if self._calls.waiting and not self.core.has_work():
+            self._calls.finish()
         self._announce()
 
     def _announce(self) -> None:
-        core, old = self._core, self._state
+        core, old = self.core, self._state
         state = State(core.is_paused, core.is_sleeping, core.room(), core.retry_after_s)
         # Front ends take from the room what they have sent: say which of it the room counts.
         counted = self._has_added and state.room < math.inf
@@ -228,11 +200,22 @@ class EngineLoop:
                 self._tell_state(peer)
 
     def _tell_state(self, peer: int) -> None:
-        self._port.send(peer, replace(self._state, last_add=self._last_adds[peer]))
+        self.port.send(peer, replace(self._state, last_add=self._last_adds[peer]))
 
-    def _reply(self, peer: int, reply: Reply) -> None:
+    def reply(self, peer: int, reply: Reply) -> None:
+        """Answer a call."""
         self._announce()  # so that who gets the reply knows the state it brought
-        self._port.send(peer, reply)
+        self.port.send(peer, reply)
+
+    def abort_all(self) -> None:
+        """End what runs, for everybody."""
+        ids = list(self._owners)
+        self.core.abort(ids)
+        self.emit(TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids)
+
+    def lie_down(self, level: int) -> None:
+        """Let the engine sleep, and say so to who may start another one."""
+        self._calls.lie_down(level)
 
     # What front ends ask for.
 
@@ -247,9 +230,9 @@ class EngineLoop:
         try:
             check_side(Side(), hello.side)
         except ConfigError as error:
-            self._port.send(peer, Dead(WireError.wrap(error)))
+            self.port.send(peer, Dead(WireError.wrap(error)))
             return
-        self._port.send(peer, Welcome(Side(), self._info))
+        self.port.send(peer, Welcome(Side(), self._info))
         self._last_adds[peer] = 0
         self._tell_state(peer)
 
@@ -258,9 +241,9 @@ class EngineLoop:
         new.ids = [_scoped(peer, i) for i in ids]
         self._last_adds[peer], self._has_added = new.number, True
         try:
-            self._core.add(new)
+            self.core.add(new)
         except UserError as error:
-            self._port.send(peer, Refused(ids[0], WireError.wrap(error)))
+            self.port.send(peer, Refused(ids[0], WireError.wrap(error)))
         else:
             self._owners.update(zip(new.ids, ((peer, i) for i in ids), strict=True))
 
@@ -270,99 +253,7 @@ class EngineLoop:
     def _drop(self, ids: Iterable[str]) -> None:
         for request_id in ids:
             self._owners.pop(request_id, None)
-            self._core.abort((request_id,))
-
-    def _call(self, peer: int, call: Call) -> None:
-        waiting = self._waiting_verbs.get(call.verb)
-        if waiting is None:
-            self._answer(peer, call.number, lambda: self._verbs[call.verb](**call.arguments))
-            return
-        try:
-            finish = waiting(**call.arguments)
-        except EngineDeadError:
-            raise
-        except Exception as error:
-            self._reply(peer, Reply(call.number, error=WireError.wrap(error)))
-        else:
-            self._pausing.append((peer, call.number, finish))
-
-    def _answer(self, peer: int, number: int, work: Callable[[], object]) -> None:
-        """Do what was asked for, and reply."""
-        reply = Reply(number)
-        try:
-            reply.result = work()
-        except EngineDeadError:
-            raise
-        except Exception as error:  # the caller's mistake; the engine goes on
-            reply.error = WireError.wrap(error)
-        self._reply(peer, reply)
-
-    def _stats(self) -> EngineStats:
-        return self._core.stats()
-
-    def _abort_everywhere(self, request_ids: list[str] | None) -> None:
-        """Let every front end abort requests: only they know which sequences these have."""
-        self._port.broadcast(Unwanted(request_ids))
-
-    def _pause(self, mode: PauseMode, clear_cache: bool) -> Callable[[], object]:
-        """Begin to pause; return what remains once the core is quiet."""
-        self._emit(self._timed(lambda: self._core.pause(mode)))
-        if mode == "abort":
-            self._abort_all()
-
-        def finish() -> None:
-            if clear_cache:
-                self._core.reset_prefix_cache(reset_running=True)
-
-        return finish
-
-    def _sleep(self, level: int, mode: SleepMode) -> Callable[[], object]:
-        """Begin to fall asleep; return what remains once the core is quiet."""
-        core = self._core
-        core.check_sleep(level, mode)
-        was_paused = core.is_paused
-        if mode == "abort":
-            self._abort_all()
-        elif mode == "wait" and not was_paused:
-            core.pause("wait")
-
-        def finish() -> None:
-            self._emit(self._timed(core.quiesce))
-            try:
-                self.lie_down(level)
-            finally:
-                if mode == "wait" and not was_paused:
-                    core.resume()  # sleep holds requests back from now on
-
-        if mode == "wait":
-            return finish
-        finish()
-        return lambda: None
-
-    def _wake_up(self, tags: list[str] | None) -> None:
-        self._core.wake_up(tags)
-        if not self._core.is_sleeping:
-            self._rest(None)
-
-    def _rest(self, level: int | None) -> None:
-        self._sleep_level = level
-        self._port.broadcast(Resting(level))
-
-    def _update_weights(self, path: str) -> None:
-        self._emit(self._timed(self._core.quiesce))
-        self._core.update_weights(path)
-
-    def _abort_all(self) -> None:
-        ids = list(self._owners)
-        self._core.abort(ids)
-        self._emit(TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids)
-
-    def _resume(self) -> None:
-        self._core.resume()
-        calls, self._pausing = self._pausing, []
-        error = WireError.wrap(EngineError("resume was called before the pause was complete"))
-        for peer, number, _ in calls:
-            self._reply(peer, Reply(number, error=error))
+            self.core.abort((request_id,))
 
 
 def _scoped(peer: int, request_id: str) -> str:

@@ -51,3 +51,11 @@ class Mailbox:
                 self._waiter = None
         updates, self._updates = self._updates, []
         return join_updates(updates)
+
+
+def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the caller is what this loop runs just now."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

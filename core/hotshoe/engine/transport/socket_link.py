@@ -19,7 +19,8 @@ from typing import Protocol
 
 from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.core.boot import load_tokenizer
-from hotshoe.engine.transport.link import Listener, runs_here
+from hotshoe.engine.transport.link import Listener
+from hotshoe.engine.transport.mailbox import runs_here
 from hotshoe.engine.wire.connection import Connection, Waker
 from hotshoe.engine.wire.messages import (
     UNREADABLE,

@@ -13,8 +13,9 @@ from hotshoe.text.response import ParsedResponse
 from hotshoe.types import CompletionOutput
 from hotshoe_server.call import Call
 from hotshoe_server.chat_stream import ChatStream, new_call_id
-from hotshoe_server.conversation import Dialogue, limit_thinking, open_dialogue, text_form
+from hotshoe_server.conversation import NO_TOOLS, Dialogue, open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.forms import limit_thinking
 from hotshoe_server.generation import (
     check_answer,
     check_count,
@@ -44,16 +45,20 @@ async def prepare(call: Call, body: ChatRequest) -> tuple[str, Served, Dialogue]
     make_params = partial(body.sampling_params, defaults, **body.more_params())
     body.echoed()  # mistakes are found before the prompt is rendered
     make_params()
+    tools = NO_TOOLS
+    if not (body.tools is None and body.tool_choice is None):
+        tools = plan_tools(served, body.tools, body.tool_choice, body.parallel_tool_calls)
     dialogue = await open_dialogue(
         served,
         body.template_messages(),
         body.template_variables(),
-        plan_tools(served, body.tools, body.tool_choice, body.parallel_tool_calls),
+        tools,
         make_params,
         text_form(body.response_format, body.structured_outputs),
         body.add_special_tokens,
     )
-    dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
+    if body.thinking_token_budget is not None:
+        dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
     return model, served, replace(dialogue, rendered=truncated(call, dialogue.rendered))
 
 

@@ -13,8 +13,9 @@ from starlette.responses import Response
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import CompletionOutput, RequestOutput, SamplingParams
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import bounded_grammar, text_form
+from hotshoe_server.conversation import text_form
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.forms import bounded_grammar
 from hotshoe_server.generation import (
     check_answer,
     check_count,

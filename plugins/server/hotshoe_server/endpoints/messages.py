@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from hotshoe.text.output_processor import RequestUpdate
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import Dialogue, bounds_thinking, limit_thinking, open_dialogue
+from hotshoe_server.conversation import Dialogue, open_dialogue
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.forms import bounds_thinking, limit_thinking
 from hotshoe_server.generation import check_answer, generate
 from hotshoe_server.message_builder import MessageBuilder, Told, message_usage, stop_of
 from hotshoe_server.schemas.message_answers import Message, TokenCount
@@ -49,7 +50,7 @@ async def create(call: Call, body: MessagesRequest) -> Response | Message:
     dialogue = await open_dialogue(
         served, body.chat_messages(), body.variables(), tools, make_params, body.wanted()
     )
-    if bounds_thinking(served):
+    if body.thinking_budget is not None and bounds_thinking(served):
         dialogue = limit_thinking(served, dialogue, body.thinking_budget)
     lengths = [len(dialogue.rendered.token_ids)]
     check_answer(served, dialogue.params, lengths, stream=body.stream)

@@ -29,11 +29,12 @@ from hotshoe.text.parsing import (
 )
 from hotshoe.types import FinishReason
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import Dialogue, bounded_grammar, open_dialogue
+from hotshoe_server.conversation import Dialogue, ToolPlan, open_dialogue
 from hotshoe_server.endpoints import embeddings
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.fleet import state_of
+from hotshoe_server.forms import bounded_grammar
 from hotshoe_server.generation import check_answer, generate
 from hotshoe_server.schemas.embeddings import EmbeddingRequest
 from hotshoe_server.schemas.ollama import (
@@ -45,7 +46,7 @@ from hotshoe_server.schemas.ollama import (
 )
 from hotshoe_server.sse import EventStream, open_stream
 from hotshoe_server.state import Served
-from hotshoe_server.tools import ToolPlan, plan_tools
+from hotshoe_server.tools import plan_tools
 
 #: What clients put behind a model's name.
 TAG = ":latest"

@@ -23,7 +23,7 @@ from hotshoe.types import (
     SamplingParams,
 )
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import Dialogue
+from hotshoe_server.conversation import Dialogue, ToolPlan
 from hotshoe_server.derender_stream import (
     chat_chunk,
     chat_logprobs_read,
@@ -55,7 +55,6 @@ from hotshoe_server.schemas.render import (
     usage_read,
 )
 from hotshoe_server.state import Served
-from hotshoe_server.tools import ToolPlan
 
 #: Parameters that a request for tokens has under other names, or not at all.
 _APART = ("grammar", "adapter", "bad_words_token_ids", "repetition_detection")

@@ -18,10 +18,11 @@ from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason
 from hotshoe_server.background import begin, follow, stop, stored
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import Dialogue, limit_thinking, open_dialogue, text_form
+from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.conversations import add, given, messages_of
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.forms import limit_thinking
 from hotshoe_server.generation import check_answer, check_length, check_wishes, generate
 from hotshoe_server.logprobs import chat_logprobs
 from hotshoe_server.response_builder import ResponseBuilder, Told, answers_of, as_message
@@ -121,7 +122,8 @@ async def _open(
         make_params,
         text_form(form, body.structured_outputs),
     )
-    return limit_thinking(served, dialogue, body.thinking_token_budget)
+    budget = body.thinking_token_budget
+    return dialogue if budget is None else limit_thinking(served, dialogue, budget)
 
 
 class Exchange:

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from hotshoe.text.output_processor import RequestUpdate
 from hotshoe.types import CompletionOutput, TokenLogprobs
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import bounded_grammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.forms import bounded_grammar
 from hotshoe_server.generation import check_answer, check_count, finish_reason, generate, usage_of
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs, token_text
 from hotshoe_server.merge import last_update

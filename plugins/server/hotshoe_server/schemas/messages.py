@@ -12,8 +12,8 @@ from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText
-from hotshoe_server.schemas.chat import Function, FunctionName, NamedChoice, Tool
 from hotshoe_server.schemas.grammar import JsonSchema
+from hotshoe_server.schemas.parts import Function, FunctionName, NamedChoice, Tool
 
 #: What a tool answers begins so where it says that it failed; chat templates know no mark for it.
 FAILED = "Error: "

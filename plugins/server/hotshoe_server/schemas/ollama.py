@@ -12,8 +12,8 @@ from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText, Texts
-from hotshoe_server.schemas.chat import Tool
 from hotshoe_server.schemas.grammar import JsonObjectFormat, JsonSchema
+from hotshoe_server.schemas.parts import Tool
 
 #: Ollama's option -> the engine's name.
 SAMPLED: Mapping[str, str] = {

@@ -18,7 +18,9 @@ from hotshoe_server.schemas.base import (
     ShortText,
     Variables,
 )
-from hotshoe_server.schemas.chat import (
+from hotshoe_server.schemas.fields import Generation
+from hotshoe_server.schemas.grammar import JsonObjectFormat, JsonSchema, TextFormat
+from hotshoe_server.schemas.parts import (
     AllowedChoice,
     AllowedTools,
     Function,
@@ -27,8 +29,6 @@ from hotshoe_server.schemas.chat import (
     NamedChoice,
     Tool,
 )
-from hotshoe_server.schemas.fields import Generation
-from hotshoe_server.schemas.grammar import JsonObjectFormat, JsonSchema, TextFormat
 
 LOGPROBS = "message.output_text.logprobs"
 Status = Literal["in_progress", "completed", "incomplete"] | None

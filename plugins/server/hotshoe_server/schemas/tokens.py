@@ -12,8 +12,8 @@ from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.schemas.answers import Answer, ChatLogprobs, PromptLogprobs, Usage
 from hotshoe_server.schemas.base import Few, Schema, ShortText, Variables
-from hotshoe_server.schemas.chat import Message, Tool
 from hotshoe_server.schemas.fields import Generation
+from hotshoe_server.schemas.parts import Message, Tool
 
 MAX_TOKENS = 2**22
 Nothing = Annotated[dict[str, Any] | None, Field(max_length=0)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotshoe_server.serving import AdminDoor
+from hotshoe_server.admission import AdminDoor
 
 VERBS = {
     "/pause": ("pause", "abort", True),

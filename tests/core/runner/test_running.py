@@ -6,8 +6,7 @@ import pytest
 
 from hotshoe.errors import EngineError
 from hotshoe.foreign import foreign
-from hotshoe.runner.running import RunningStep
-from hotshoe.runner.steps import Steps, too_early
+from hotshoe.runner.running import RunningStep, Steps, too_early
 from hotshoe.types import StepPlan
 from hotshoe.types.experts import ExpertCounts
 

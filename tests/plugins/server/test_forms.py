@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotshoe_server.conversation import THINKING as FIELD
+from hotshoe_server.forms import THINKING as FIELD
 
 PATH = "/v1/chat/completions"
 ASK = [{"role": "user", "content": "Hi"}]

@@ -1,0 +1,184 @@
+"""One or several checkpoint matrices, stacked by rows, on their way into an operation.
+
+With tensor parallelism a matrix is split by its outputs (rows of W; each rank computes a part of
+y) or by its inputs (columns of W; each rank computes a summand of y, and the ranks add up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.adapters import AdaptedLinear
+from hotshoe.layers.context import BuildContext
+from hotshoe.layers.formats import (
+    PLAIN,
+    Share,
+    TensorSpec,
+    bias_spec,
+    stored_alike,
+    unpacker_of,
+)
+from hotshoe.layers.magnitudes import Base
+from hotshoe.layers.split import Split
+from hotshoe.layers.weights import Holder, Place, Sink
+from hotshoe.slots import LinearOp, LinearSpec
+
+Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
+
+
+class Matrix:
+    """Checkpoint matrices stacked by rows, such as q, k and v: this rank's part of them.
+
+    Args:
+        ctx: The build context.
+        parts: Checkpoint prefixes and their output sizes, in row order.
+        in_features: Input size.
+        bias: The parts have biases.
+        quantize: False keeps them out of quantization, as model data demands.
+        outputs: This rank's part of the stacked rows; None for all.
+        inputs: This rank's part of x; the ranks' results are then added. None for all.
+        transposed: A checkpoint of plain numbers has W as [in_features, out_features].
+
+    Attributes:
+        spec: What computes with this rank's part.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        parts: Sequence[tuple[str, int]],
+        in_features: int,
+        *,
+        bias: bool = False,
+        quantize: bool = True,
+        outputs: Split | None = None,
+        inputs: Split | None = None,
+        transposed: bool = False,
+    ) -> None:
+        self._format, stored = stored_alike(ctx.format if quantize else PLAIN, parts, in_features)
+        self._parts, self._in_features, self._bias = parts, in_features, bias
+        self._transposed = transposed
+        self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
+        self._adds = inputs is not None and ctx.communicator is not None
+        inputs = inputs or Split(((0, in_features),))
+        self.spec = LinearSpec(
+            inputs.size,
+            self._outputs.size,
+            ctx.dtype,
+            bias=bias and (ctx.rank == 0 or not self._adds),  # added once
+            weight=stored.weight if stored else None,
+            activation=stored.activation if stored else None,
+        )
+        [self._columns] = inputs.within(0, in_features)
+        if stored is not None and self.unpacks and not self._stays_packed(ctx):
+            self.unpack()
+        self._pending: dict[str, list[list[Tensor] | None]] = {}
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether the matrix is stored in a form that can be had as plain numbers, too."""
+        return unpacker_of(self._format) is not None
+
+    def unpack(self) -> None:
+        """Take plain numbers instead."""
+        if (ask := unpacker_of(self._format)) is not None:
+            for name, _ in self._parts:
+                ask(name)
+        self._format = PLAIN
+        self.spec = replace(self.spec, weight=None, activation=None)
+
+    def _stays_packed(self, ctx: BuildContext) -> bool:
+        """Tell whether some kernel takes the form, and this rank's part can be cut out."""
+        if not ctx.judged_together and not ctx.selector.offers("linear", self.spec):
+            return False
+        try:
+            return all(self._tensors(*part) for part in self._shares())
+        except CheckpointError:
+            return False
+
+    @property
+    def names(self) -> list[str]:
+        """Of its weights in the checkpoint."""
+        return [f"{name}.weight" for name, _ in self._parts]
+
+    def partial(self) -> Matrix:
+        """Leave each rank its summand: the caller adds up what comes of several matrices."""
+        self._adds = False
+        return self
+
+    def sum_of(self, ctx: BuildContext) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Return what adds up the ranks' results, in place; None where each has its own."""
+        return ctx.communicator.all_reduce if self._adds and ctx.communicator else None
+
+    def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:
+        """Ask for the checkpoint's tensors; once all are here, `load` gets this rank's part.
+
+        Args:
+            ctx: The build context.
+            load: May be called again with new values, if the holder has a state.
+            holder: Who keeps them.
+            prefix: Of their names in the holder's state.
+        """
+        wanted = [self._tensors(*part) for part in self._shares()]
+        names = [
+            f"{name}.{kind}" for (name, _), w in zip(self._parts, wanted, strict=True) for kind in w
+        ]
+        self._pending = {kind: [None] * len(self._parts) for kind in wanted[0]}
+        first = 0
+        for i, ((name, _, share), specs) in enumerate(zip(self._shares(), wanted, strict=True)):
+            rows = (first, first := first + share.num_rows)
+            for kind, spec in specs.items():
+                full = f"{name}.{kind}"
+                needs = tuple(other for other in names if other != full)
+                place = Place(holder, prefix + kind, rows, needs)
+                sink: Sink = partial(self._take, load, kind, i, spec)
+                shape = spec.shape
+                if self._transposed and kind == "weight":
+                    sink, shape = _turned(sink), shape[::-1]
+                ctx.weights.expect(full, shape, sink, spec.dtypes, place)
+
+    def adapted(self, ctx: BuildContext, op: LinearOp) -> AdaptedLinear | None:
+        """Return what adapters add to this rank's part of the product; None without adapters."""
+        if ctx.adapters is None:
+            return None
+        divided = self.spec.in_features < self._in_features
+        total = ctx.communicator.all_reduce if divided and ctx.communicator else None
+        base = Base(op, self.spec, total)
+        return ctx.adapters.adapt(ctx, self._shares(), self._in_features, base)
+
+    def _shares(self) -> list[tuple[str, int, Share]]:
+        """Return name, size and this rank's part of each checkpoint matrix."""
+        shares, begin = [], 0
+        for i, (name, size) in enumerate(self._parts):
+            rows = tuple(self._outputs.within(begin, begin + size))
+            begin += size
+            padding = self._outputs.padding if i + 1 == len(self._parts) else 0
+            shares.append((name, size, Share(rows, self._columns, padding)))
+        return shares
+
+    def _tensors(self, name: str, size: int, share: Share) -> dict[str, TensorSpec]:
+        """Return one matrix's tensors; its bias too where another rank adds it."""
+        specs = dict(self._format.tensors(name, (size, self._in_features), share))
+        return specs | ({"bias": bias_spec(size, share)} if self._bias else {})
+
+    def _take(self, load: Load, kind: str, index: int, spec: TensorSpec, tensor: Tensor) -> None:
+        """Keep this rank's part; once all are here, let the kernel prepare them, and let go."""
+        self._pending[kind][index] = spec.keep(tensor)
+        complete = {k: [p for p in parts if p is not None] for k, parts in self._pending.items()}
+        if all(len(complete[k]) == len(parts) for k, parts in self._pending.items()):
+            pieces = {k: [t for part in parts for t in part] for k, parts in complete.items()}
+            if not self.spec.bias:
+                pieces.pop("bias", None)
+            load(self._format.canonical(self._parts[0][0], pieces))
+            for parts in self._pending.values():
+                parts[:] = [None] * len(parts)
+
+
+def _turned(sink: Sink) -> Sink:
+    """Return what takes the transposed tensor."""
+    return lambda tensor: sink(tensor.t())
