@@ -301,8 +301,15 @@ def test_large_scores_do_not_overflow(
         start = end
 
 
-@pytest.mark.parametrize("dtype", CODES)
-@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "sinks"),
+    [
+        (torch.float32, True),
+        (torch.bfloat16, False),
+        (torch.bfloat16, True),
+        (torch.float16, False),
+    ],
+)
 def test_scores_that_rise_and_fall_along_the_keys(
     native: ModuleType, dtype: torch.dtype, sinks: bool, rng: torch.Generator
 ) -> None:

@@ -582,11 +582,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.simulation.drain()
 
 
-def test_random_histories() -> None:
+@pytest.mark.parametrize("count", [75, pytest.param(600, marks=pytest.mark.slow)])
+def test_random_histories(count: int) -> None:
     run_state_machine_as_test(
         SchedulerMachine,
         settings=settings(
-            max_examples=150,
+            max_examples=count,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -266,7 +266,7 @@ MET = {"sleep": "offload", "wake_up": "restore", "update_weights": "update_weigh
         ("sleep", signal.SIGKILL),
         ("wake_up", signal.SIGKILL),
         ("update_weights", signal.SIGTERM),
-        ("update_weights", signal.SIGSTOP),
+        pytest.param("update_weights", signal.SIGSTOP, marks=pytest.mark.slow),
         pytest.param("sleep", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("wake_up", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("update_weights", signal.SIGKILL, marks=pytest.mark.slow),
