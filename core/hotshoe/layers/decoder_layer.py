@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext, ForwardBatch
-from hotshoe.layers.linear import Matrix, form_of
+from hotshoe.layers.linear import form_of
+from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.paged import PagedCache
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.weights import Holder, Place
