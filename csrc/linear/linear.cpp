@@ -160,6 +160,10 @@ class Pass {
   Pass(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows,
        int64_t tiles_per_part)
       : call_(call), kernel_(kernel), x_(x), m_begin_(m_begin), rows_(rows) {
+    // For one row blocks are read one behind another, as they lie, and nothing is fetched ahead:
+    // processors foresee one stream, and what is fetched for the next panel takes its places.
+    foreseen_ = rows == 1;
+    tile_blocks_ = foreseen_ ? 1 : kernel.max_blocks;
     panel_blocks_ = std::max<int64_t>(kernel.max_blocks, call.layout.parts);
     panel_columns_ = panel_blocks_ / call.layout.parts * kBlockRows;
     panels_ = divide_up(call.layout.blocks, panel_blocks_);
@@ -219,7 +223,7 @@ class Pass {
     t.x_stride = x_.strip_bytes;
     t.block_bytes = call_.layout.block_bytes;
     const int64_t blocks = std::min(panel_blocks_, call_.layout.blocks - panel * panel_blocks_);
-    t.prefetch_step = step;
+    t.prefetch_step = foreseen_ ? kLineBytes : step;
     t.before = &epilogue;
     for (int64_t group = 0; group < groups_; group += span_) {
       t.groups = std::min(span_, groups_ - group);
@@ -233,11 +237,12 @@ class Pass {
         char* to = carry && group == 0 ? carried : sums;
         // Sums become y while they are close: at once, or beside the next tile where units compute
         // it that wake up slowly from a pause.
-        for (int64_t block = 0; block < blocks; block += kernel_.max_blocks) {
+        for (int64_t block = 0; block < blocks; block += tile_blocks_) {
           const int64_t offset = block * t.block_bytes;
-          t.blocks = int(std::min<int64_t>(kernel_.max_blocks, blocks - block));
+          t.blocks = int(std::min(tile_blocks_, blocks - block));
           t.w = panel_address(panel) + offset + group * kLineBytes;
           t.prefetch = ahead + offset + ((tile - first) * groups_ + group) * step;
+          if (foreseen_) t.prefetch = t.w;  // a line that is read at once
           t.sums = to + block * kBlockRows * 4;
           kernel_.run(t);
         }
@@ -298,6 +303,8 @@ class Pass {
   const Call& call_;
   const Kernel& kernel_;
   const XRows& x_;
+  bool foreseen_;          // no processor needs help to fetch W
+  int64_t tile_blocks_;    // that one call of the kernel reads
   int64_t panel_blocks_;   // two where a gate meets what it opens
   int64_t panel_columns_;  // of y
   int64_t m_begin_, rows_, panels_, tiles_, groups_, span_, chunks_, parts_;

@@ -15,6 +15,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec, Verdict, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
+from hotshoe_cpu.pages import BLOCKS
 from hotshoe_native import MAX_INT8_K
 
 PACKED = ("float32", "bfloat16")
@@ -80,8 +81,7 @@ class Linear:
         """Take memory for the packed weight, which stays where it is."""
         code = CODES[self._dtype]
         nbytes = self._native.linear_packed_nbytes(code, self._n, self._k, self._gated)
-        self._packed = torch.empty(nbytes, dtype=torch.uint8)
-        self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
+        self._packed = BLOCKS.take(self._native, nbytes)
         self._weight = (code, self._packed.data_ptr(), self._n, self._k)
 
     def state(self) -> dict[str, Tensor]:
