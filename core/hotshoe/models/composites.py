@@ -27,6 +27,7 @@ OF_THE_WHOLE = (
 TEXT_NAMES = (
     (r"(?:model\\?\.)?language_model\\?\.lm_head", "lm_head"),
     (r"(?:model\\?\.)?language_model\\?\.(?:model\\?\.)?", "model."),
+    (r"model\\?\.text_model\\?\.", "model."),
 )
 
 

@@ -1,5 +1,6 @@
 """The slots: every question that core asks of hardware. Platform packages import this module."""
 
+from hotshoe.slots import narrow
 from hotshoe.slots.base import (
     COMPOSED,
     REFERENCE,
@@ -153,6 +154,7 @@ __all__ = [
     "accept_unless",
     "all_slots",
     "even_sizes",
+    "narrow",
     "refuse",
     "renewed",
     "whole_step",

@@ -34,6 +34,7 @@ def kernels() -> tuple[Candidate, ...]:
         lora,
         moe,
         norm,
+        padded,
         rotary,
         sampling,
         sparse,
@@ -42,8 +43,10 @@ def kernels() -> tuple[Candidate, ...]:
 
     chosen = sparse.SparseMlaAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
+    wide = padded.supports, padded.Attention
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
+        Candidate("attention", "padded", *wide, layout=padded.declared_layout),
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
@@ -51,6 +54,7 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
+        Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),
         Candidate("gated_activation", "triton", activation.supports, activation.build, INVARIANT),

@@ -13,12 +13,12 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model
 from hotshoe.models.composites import KEY, TEXT_NAMES
-from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES
+from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES, FLAT
 
 #: How names of the other parts begin.
 OTHERS = (
     r"^(?:model\.)?(?:visual|vision_tower|vision_model|audio_tower|embed_vision|embed_audio"
-    r"|multi_modal_projector|mm_projector)\."
+    r"|multi_modal_projector|mm_projector|connector)\.|^(?:model\.)?image_newline$"
 )
 WHY = "the parts that see or hear: requests with images or audio are refused"
 
@@ -30,7 +30,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> Model:
         CheckpointError: The text part is of another family than those that the class is known for,
             or config.json does not describe one.
     """
-    known, text = COMPOSITES[config.architecture], config.get(KEY)
+    known = COMPOSITES[config.architecture]
+    text = config.get(KEY, {} if config.architecture in FLAT else None)
     if not isinstance(text, dict):
         raise CheckpointError(
             f"config.json: {KEY} is {text!r}, but {config.architecture} needs an object that "

@@ -94,24 +94,62 @@ ARCHITECTURES = {
     "LlamaModel": "hotshoe_models.llama:build",
     "MistralModel": "hotshoe_models.mistral:build",
     "Qwen2Model": "hotshoe_models.qwen:build_qwen2",
+    "Qwen2VLTextModel": "hotshoe_models.qwen_vl:build_qwen2",
+    "Qwen2_5_VLTextModel": "hotshoe_models.qwen_vl:build_qwen2",
     "Qwen3Model": "hotshoe_models.qwen:build_qwen3",
+    "Qwen3VLMoeTextModel": "hotshoe_models.qwen_vl:build_qwen3_moe",
+    "Qwen3VLTextModel": "hotshoe_models.qwen_vl:build_qwen3",
 }
 
+#: The text part of Kimi K2.5, by its own name and by that of its shape.
+KIMI = dict.fromkeys(("deepseek_v3", "kimi_k2"), "DeepseekV3ForCausalLM")
 #: Classes of models that see or hear: the families of their text parts, by `model_type` (the first
 #: is that of a file that does not say), and the architectures that those are.
 COMPOSITES = {
+    "AyaVisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
+    "Cohere2VisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
+    "Exaone4_5_ForConditionalGeneration": {"exaone4": "Exaone4ForCausalLM"},
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
+    "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "InternVLForConditionalGeneration": {
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+        "qwen3_moe": "Qwen3MoeForCausalLM",
+        "llama": "LlamaForCausalLM",
+        "gpt_oss": "GptOssForCausalLM",
+    },
+    "KimiK25ForConditionalGeneration": KIMI,
+    "Kimi_K25ForConditionalGeneration": KIMI,
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
+    "LlavaForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+    },
+    "LlavaNextForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "granite": "GraniteForCausalLM",
+    },
+    "LlavaOnevisionForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",
         "mistral4": "Mistral4ForCausalLM",
     },
+    "Qwen2VLForConditionalGeneration": {"qwen2_vl_text": "Qwen2VLTextModel"},
+    "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2_5_VLTextModel"},
+    "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3VLTextModel"},
+    "Qwen3VLMoeForConditionalGeneration": {"qwen3_vl_moe_text": "Qwen3VLMoeTextModel"},
+    "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "VoxtralForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
 }
+#: Those whose published files have the text part's values at the top.
+FLAT = frozenset({"Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"})
 ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 
 #: Positions of models whose published files may leave them out.

@@ -54,6 +54,7 @@ SHARED = "mlp.shared_expert"
 NAMES = MoeNames(
     shared_gate_up=(f"{SHARED}.gate_proj", f"{SHARED}.up_proj"), shared_down=f"{SHARED}.down_proj"
 )
+QWEN3_EXPERTS = MoeNames()
 
 
 def build_qwen2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -71,13 +72,16 @@ def build_qwen2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     return DenseDecoder(decoder_spec(config, layers, qkv_bias=flag(config, "qkv_bias")), ctx)
 
 
-def build_qwen3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build Qwen3MoeForCausalLM."""
+def build_qwen3(
+    config: ModelConfig, ctx: BuildContext, names: MoeNames = QWEN3_EXPERTS
+) -> DenseDecoder:
+    """Build Qwen3MoeForCausalLM, or a part of its shape whose experts have other names."""
     config = with_expert_defaults(config, QWEN3_MOE_DEFAULTS)
     window = _window(config)
     types = layer_types(config, lambda i: FULL if window is None else SLIDING)
     layers = layer_specs(config, ctx, types, window)
-    layers = with_experts(layers, mixture(config, _router(config)), sparse_layers(config))
+    experts = mixture(config, _router(config), names=names)
+    layers = with_experts(layers, experts, sparse_layers(config))
     bias = flag(config, "attention_bias")
     spec = decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=QWEN3_NAMES)
     return DenseDecoder(spec, ctx)

@@ -36,6 +36,7 @@ from hotshoe.slots import (
     SampleSpec,
     SparseMlaSpec,
     StateSpaceSpec,
+    narrow,
 )
 from hotshoe_rocm.candidates import offered
 from hotshoe_rocm.targets import TARGETS
@@ -51,6 +52,10 @@ from hotshoe_triton.state_cases import BAMBA, NEMOTRON, call_spaces
 BF16 = "bfloat16"
 ATTENTION = AttentionSpec(32, 8, 128, BF16, BF16, 32, 0.088)
 ROTARY = RotaryAndCacheSpec(32, 8, 128, 128, BF16, BF16, 32, LAYOUT, qk_norm_eps=1e-6)
+#: Of MiMo V2, whose values are narrower than keys.
+NARROW = AttentionSpec(64, 4, 192, BF16, BF16, 32, 0.072, v_head_dim=128)
+WIDE = narrow.with_room(LAYOUT)
+NARROW_ROTARY = RotaryAndCacheSpec(64, 4, 192, 64, BF16, BF16, 32, WIDE, v_head_dim=128)
 EIGHT = {
     kind: {
         "weight": QuantSpec(kind, "channel", online=True),
@@ -66,13 +71,13 @@ BLOCKS = (
 FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 #: What layers of Qwen3-8B, Qwen3-30B-A3B and, for latents, DeepSeek-V3 ask for, by slot.
 SPECS: dict[str, list[Any]] = {
-    "attention": [ATTENTION],
+    "attention": [ATTENTION, NARROW],
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
     "sparse_mla_attention": [SPARSE],
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
-    "rotary_and_cache": [ROTARY],
+    "rotary_and_cache": [ROTARY, NARROW_ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
     "gated_activation": [GatedActivationSpec(12288, "silu", BF16)],
@@ -129,9 +134,12 @@ def run_latents(op: Any, spec: MlaAttentionSpec) -> None:
 
 
 def rotate(op: Any, spec: RotaryAndCacheSpec) -> None:
-    qkv = tensor(8, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
+    values = spec.num_kv_heads * spec.value_dim
+    qkv = tensor(8, (spec.num_heads + spec.num_kv_heads) * spec.head_dim + values)
     cache = tensor(2, 64, spec.block_size * spec.num_kv_heads * spec.head_dim)
-    norms = tensor(spec.head_dim), tensor(spec.head_dim)
+    norms = None
+    if spec.qk_norm_eps is not None:
+        norms = tensor(spec.head_dim), tensor(spec.head_dim)
     op(qkv, ints(8), tensor(64, spec.rotary_dim, dtype="float32"), cache, ints(8), norms)
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 import transformers
 from packaging.version import Version
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hotshoe.layers import BuildContext, ForwardBatch, assign_views
@@ -88,6 +89,7 @@ class Variant:
         end_to_end: Run it through the whole engine too.
         impl: Whose code computes it, as `--model-impl` names it.
         whole: Of a model that sees: what config.json has beside its text part.
+        flat: config.json has the text part's values at its top.
         undivided: Stages cannot divide its layers.
     """
 
@@ -100,6 +102,7 @@ class Variant:
     impl: str = "auto"
     whole: dict[str, Any] | None = None
     undivided: bool = False
+    flat: bool = False
 
     @property
     def chooses(self) -> bool:
@@ -1306,6 +1309,74 @@ VARIANTS += [
         whole={"vision_config": QWEN_TOWER},
     ),
 ]
+MROPE = {"rope_theta": 5_000.0, "mrope_section": [2, 3, 3]}
+VARIANTS += [
+    Variant(
+        "qwen2-vl-flat",
+        "Qwen2VL",
+        {
+            **SIZES,
+            "rope_theta": 5_000.0,
+            "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+            **TIED,
+        },
+        whole={"vision_config": {**QWEN_TOWER, "embed_dim": 32, "hidden_size": 64}},
+        raw=True,
+        flat=True,
+    ),
+    Variant(
+        "qwen2.5-vl",
+        "Qwen2_5_VL",
+        {"rope_parameters": {"rope_type": "default", **MROPE}, **UNTIED},
+        whole={"vision_config": QWEN_TOWER},
+    ),
+    Variant(
+        "qwen3-vl",
+        "Qwen3VL",
+        {"head_dim": 24, "rope_parameters": {**MROPE, "mrope_section": [4, 4, 4]}, **TIED},
+        whole={"vision_config": {**QWEN_TOWER, "deepstack_visual_indexes": [0]}},
+    ),
+    Variant(
+        "qwen3-vl-moe",
+        "Qwen3VLMoe",
+        {
+            **EXPERTS,
+            "num_experts": 6,
+            "head_dim": 16,
+            "rope_parameters": MROPE,
+            **UNTIED,
+        },
+        whole={"vision_config": {**QWEN_TOWER, "deepstack_visual_indexes": [0]}},
+    ),
+    Variant(
+        "smolvlm",
+        "SmolVLM",
+        {"model_type": "llama", **TIED},
+        whole={"vision_config": TOWER},
+    ),
+    Variant(
+        "kimi-k2.5",
+        "Kimi_K25",
+        {
+            **LATENT,
+            **EXPERTS,
+            **GROUPS,
+            "model_type": "kimi_k2",
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+            **UNTIED,
+        },
+        whole={
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "patch_size": 14,
+            }
+        },
+    ),
+]
 MINISTRAL_ROPE = {
     **YARN_ROPE,
     "mscale": 1.0,
@@ -1662,6 +1733,18 @@ OFFSET = (
 )
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
+
+
+def _transposed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    return name, tensor.mT.contiguous() if ".mlp.experts." in name else tensor
+
+
+def _as_layers(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    return name.replace("language_model.model.blocks.", "language_model.model.layers."), tensor
+
+
+#: Names and matrices as families are published, which transformers writes otherwise.
+PUBLISHED = {"Qwen3VLMoe": _transposed, "Kimi_K25": _as_layers}
 #: Classes that compute families, which have no code of their own.
 COMPUTED = dict.fromkeys(("InternLM3", "IQuestCoder"), "LlamaForCausalLM")
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
@@ -1822,9 +1905,14 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
             if name.endswith("layer_scalar"):
                 buffer.normal_(1.0, 0.2)
     model.save_pretrained(path)
+    if variant.family in PUBLISHED:
+        file, change = path / "model.safetensors", PUBLISHED[variant.family]
+        save_file(dict(change(*item) for item in load_file(file).items()), file)
     if class_name == "Llama4ForConditionalGeneration":  # which needs images to run
         model = model.language_model
     if variant.raw:
+        if variant.flat:
+            values = {**variant.values, **(variant.whole or {})}
         values["architectures"] = [class_name]
         (path / "config.json").write_text(json.dumps(values))
     return Checkpoint(path, model, variant.impl)

@@ -64,6 +64,38 @@ def test_every_text_part_is_described(name):
     assert set(COMPOSITES[name].values()) <= ARCHITECTURES.keys()
 
 
+def fresh(context: BuildContext) -> BuildContext:
+    return BuildContext(context.selector, "float32", "float32", 4, 32)
+
+
+def test_published_files_may_be_flat(selector_context):
+    """Those of Qwen 2 VL say what the text part is at the top; others have to say it below."""
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+    values = {**sizes, "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48}
+    rope = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}
+
+    def flat(architecture: str) -> ModelConfig:
+        known = {"architectures": [architecture], "vision_config": {}, **values, **rope}
+        return ModelConfig(Path("model"), architecture, known, "float32", 16, ())
+
+    ctx = fresh(selector_context)
+    build(flat("Qwen2VLForConditionalGeneration"), ctx)
+    weights = ctx.weights
+    assert weights.known_as("model.language_model.norm.weight") in weights.expected
+    assert not weights.wants("visual.merger.mlp.0.weight")
+    with pytest.raises(CheckpointError, match="text_config is None"):
+        build(flat("Qwen3VLForConditionalGeneration"), selector_context)
+
+
+@pytest.mark.parametrize("name", ["connector.weight", "image_newline", "visual.x.weight"])
+def test_parts_beside_the_text_are_passed_over(name, selector_context):
+    text = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 64}
+    config = described("SmolVLMForConditionalGeneration", {**text, "num_attention_heads": 4})
+    ctx = fresh(selector_context)
+    build(config, ctx)
+    assert not ctx.weights.wants(f"model.{name}" if "." in name else name)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -52,6 +52,7 @@ from hotshoe_models import (
     qwen,
     qwen_moe,
     qwen_next,
+    qwen_vl,
     smollm3,
     youtu,
 )
@@ -101,6 +102,10 @@ DEFAULTS = {
     "MiMoV2FlashConfig": mimo_v2.DEFAULTS,
     "HunYuanMoEV1Config": hunyuan.MOE_DEFAULTS,
     "AfmoeConfig": afmoe.DEFAULTS,
+    "Qwen2VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
+    "Qwen2_5_VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
+    "Qwen3VLMoeTextConfig": qwen_vl.QWEN3_VL_MOE_DEFAULTS,
+    "Qwen3VLTextConfig": qwen_vl.QWEN3_VL_DEFAULTS,
     "CwmConfig": llamas.CWM_DEFAULTS,
     "FlexOlmoConfig": olmoe.FLEX_DEFAULTS,
     "GemmaConfig": gemma.GEMMA_DEFAULTS,
@@ -125,6 +130,7 @@ BESIDES = {
     "norm_topk_prob",
     "num_nextn_predict_layers",
     "partial_rotary_factor",
+    "tie_word_embeddings",
 }
 #: Fields of training and of the class's own account of itself.
 UNREAD = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "moe_norm_min"}
@@ -177,6 +183,8 @@ def test_defaults_are_those_of_the_configuration_class(name):
     thetas = {
         "Llama4TextConfig": llama4.DEFAULT_THETA,
         "HYV3Config": hunyuan3.DEFAULT_THETA,
+        **dict.fromkeys(("Qwen2VLTextConfig", "Qwen2_5_VLTextConfig"), qwen_vl.QWEN2_VL_THETA),
+        **dict.fromkeys(("Qwen3VLTextConfig", "Qwen3VLMoeTextConfig"), qwen_vl.QWEN3_VL_THETA),
         "CwmConfig": llamas.CWM_THETA,
         "FlexOlmoConfig": olmoe.FLEX_THETA,
         "HeliumConfig": llamas.HELIUM_THETA,
