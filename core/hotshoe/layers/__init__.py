@@ -26,6 +26,7 @@ from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
 from hotshoe.layers.rotary import Rotary, Rotation
+from hotshoe.layers.selective import SelectiveScan
 from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
@@ -68,6 +69,7 @@ __all__ = [
     "Rotation",
     "RoutedExperts",
     "Section",
+    "SelectiveScan",
     "Share",
     "SharedAttention",
     "Split",

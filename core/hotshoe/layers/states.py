@@ -15,11 +15,18 @@ from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.lag import Lag, plan_lag
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Place
-from hotshoe.slots import CacheView, GatedDeltaSpec, StateSpaceSpec, StepShape, renewed
+from hotshoe.slots import (
+    CacheView,
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    StateSpaceSpec,
+    StepShape,
+    renewed,
+)
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import CachePart, CacheSpec
 
-Spec = TypeVar("Spec", StateSpaceSpec, GatedDeltaSpec)
+Spec = TypeVar("Spec", StateSpaceSpec, SelectiveScanSpec, GatedDeltaSpec)
 
 
 @dataclass(frozen=True, slots=True)

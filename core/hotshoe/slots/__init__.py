@@ -16,6 +16,8 @@ from hotshoe.slots.mixers import (
     GatedDeltaWeights,
     IndexerOp,
     MlaAttentionOp,
+    SelectiveScanOp,
+    SelectiveScanWeights,
     SparseMlaOp,
     StateSpaceOp,
     StateSpaceWeights,
@@ -70,7 +72,7 @@ from hotshoe.slots.specs import (
     SparseMlaSpec,
     TransferSpec,
 )
-from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
 from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
@@ -137,6 +139,9 @@ __all__ = [
     "SampleOp",
     "SampleSpec",
     "ScaledOp",
+    "SelectiveScanOp",
+    "SelectiveScanSpec",
+    "SelectiveScanWeights",
     "Selector",
     "SizedGraphOp",
     "Slot",

@@ -238,6 +238,62 @@ class StateSpaceOp(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SelectiveScanWeights:
+    """What a Mamba-1 block has beside its projections; on the device.
+
+    Attributes:
+        conv: [inner_size, conv_width], model dtype; the last column is for the token itself.
+        conv_bias: [inner_size], model dtype; None for none.
+        project: [dt_rank + 2 * state_size, inner_size], model dtype: makes the numbers of the steps
+            of time, B and C.
+        dt: [inner_size, dt_rank], model dtype.
+        dt_bias: [inner_size] float32, added to the steps of time before softplus.
+        a: [inner_size, state_size] float32, negative: a state decays by exp(dt * a).
+        d: [inner_size] float32, the factor of x that passes the scan by.
+        norm: [dt_rank + 2 * state_size], model dtype, the norms' weights; None for ones, or where
+            the specification has no norms.
+    """
+
+    conv: Tensor
+    conv_bias: Tensor | None
+    project: Tensor
+    dt: Tensor
+    dt_bias: Tensor
+    a: Tensor
+    d: Tensor
+    norm: Tensor | None
+
+
+class SelectiveScanOp(Protocol):
+    """A Mamba-1 block between its projections, over the states that its cache keeps."""
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step; states are read and written as `StateSpaceOp.prepare` says."""
+        ...
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        prepared: Any,
+        weights: SelectiveScanWeights,
+    ) -> Tensor:
+        """Compute a step's tokens; float32 inside.
+
+        Args:
+            projected: [num_tokens, 2 * inner_size], model dtype: x, then z. May be overwritten.
+            cache: conv [num_blocks, conv_width - 1, inner_size], the last inputs of the
+                convolution, the oldest first; states [num_blocks, 1, inner_size, state_size].
+            prepared: What `prepare` returned for this step.
+            weights: The block's.
+
+        Returns:
+            [num_tokens, inner_size], model dtype, contiguous.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class GatedDeltaWeights:
     """What a gated-delta block has beside its projections; on the device, all of this rank.
 

@@ -1,4 +1,5 @@
-"""Specifications of blocks that keep a state of each sequence: `StateSpaceSpec`, `GatedDeltaSpec`.
+"""Specifications of blocks that keep a state of each sequence: `StateSpaceSpec`,
+`SelectiveScanSpec`, `GatedDeltaSpec`.
 
 As `hotshoe.slots.specs`, free of torch.
 """
@@ -65,6 +66,50 @@ class StateSpaceSpec:
     def sections(self) -> tuple[int, int, int]:
         """Columns of the input: the gate z, then x, B and C, then dt."""
         return self.inner_size, self.conv_size, self.num_heads
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveScanSpec:
+    """A Mamba-1 block between its two projections: convolution, scan and gate.
+
+    Each channel has a decay for each entry of its state, and B, C and the step of time are made of
+    what the convolution puts out, by matrices between it and the scan.
+
+    Source: Gu and Dao 2023, arXiv:2312.00752.
+
+    Attributes:
+        inner_size: Channels of x, of the gate z and of the result.
+        state_size: Entries of the state of each channel.
+        dt_rank: Numbers that a token's steps of time are made of.
+        conv_width, conv_dtype, state_dtype, block_size, checkpoints: As in `StateSpaceSpec`.
+        norm_eps: Of RMS norms of those numbers, of B and of C; None for no norms.
+    """
+
+    inner_size: int
+    state_size: int
+    dt_rank: int
+    conv_width: int
+    dtype: str
+    conv_dtype: str
+    state_dtype: str
+    block_size: int
+    checkpoints: str = "none"
+    norm_eps: float | None = None
+
+    @property
+    def conv_size(self) -> int:
+        """Channels that the convolution runs over."""
+        return self.inner_size
+
+    @property
+    def sections(self) -> tuple[int, int]:
+        """Columns of the input: x, then the gate z."""
+        return self.inner_size, self.inner_size
+
+    @property
+    def made(self) -> tuple[int, int, int]:
+        """Numbers that are made of a token's x: for the steps of time, B and C."""
+        return self.dt_rank, self.state_size, self.state_size
 
 
 @dataclass(frozen=True, slots=True)

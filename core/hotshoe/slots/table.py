@@ -41,7 +41,7 @@ from hotshoe.slots.specs import (
     SparseMlaSpec,
     TransferSpec,
 )
-from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
 
 if TYPE_CHECKING:
     from hotshoe.plugins import PluginManager
@@ -80,7 +80,7 @@ def _key_bytes(spec: IndexerSpec, length: int) -> int:
     return length * spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8
 
 
-def _state_bytes(spec: StateSpaceSpec | GatedDeltaSpec, state_size: int) -> int:
+def _state_bytes(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec, state_size: int) -> int:
     """Return the bytes of what one sequence carries on: `state_size` entries a channel."""
     conv = (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype]
     return (conv + spec.inner_size * state_size * TYPE_BITS[spec.state_dtype]) // 8
@@ -170,6 +170,18 @@ SLOTS: dict[str, Slot] = {
             StateSpaceSpec,
             f"{_REFERENCE}.state_space:StateSpace",
             "causal convolution, Mamba-2 scan, gate and norm over cached states",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
+            step_bytes=lambda s, n: 2 * _state_bytes(s, s.state_size),
+            needs=("prepare",),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "selective_scan",
+            SelectiveScanSpec,
+            f"{_REFERENCE}.selective_scan:SelectiveScan",
+            "causal convolution, Mamba-1 scan and gate over cached states",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
             step_bytes=lambda s, n: 2 * _state_bytes(s, s.state_size),

@@ -36,6 +36,7 @@ from hotshoe_models.projections import (
     qk_norm_of,
     qkv_matrix,
 )
+from hotshoe_models.selective import SelectiveMixer
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.value_heads import Values
 
@@ -213,6 +214,7 @@ class MlpMixer:
 MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]] = {
     "attention": AttentionMixer,
     "state": StateMixer,
+    "selective": SelectiveMixer,
     "delta": DeltaMixer,
     "attention+state": BothMixer,
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),

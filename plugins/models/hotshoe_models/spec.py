@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
-from hotshoe.slots import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +140,24 @@ class StateBlock:
     attention_in: float = 1.0
     attention_out: float = 1.0
     state_out: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectiveBlock:
+    """A Mamba-1 block with its projections, for mixer "selective".
+
+    Attributes:
+        scan: What lies between the projections.
+        name: Prefix within a layer.
+        norms: Names within the block; see `hotshoe.layers.SelectiveScan`.
+        bias, conv_bias: The projections and the convolution have biases.
+    """
+
+    scan: SelectiveScanSpec
+    name: str
+    norms: tuple[str, ...] = ()
+    bias: bool = False
+    conv_bias: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +295,7 @@ class DecoderSpec:
         v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
         value_scale: Factor on values.
         per_layer, streams: Of decoders whose layers have inputs of their own.
-        state, delta: Of mixers with states.
+        state, selective, delta: Of mixers with states.
         latent: Of mixers with latent attention.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
         logits_divisor: Logits are divided by it.
@@ -324,6 +342,7 @@ class DecoderSpec:
     per_layer: PerLayerSpec | None = None
     streams: StreamSpec | None = None
     state: StateBlock | None = None
+    selective: SelectiveBlock | None = None
     delta: DeltaBlock | None = None
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None

@@ -48,7 +48,7 @@ def test_facts() -> None:
 #: Slots of asynchronous devices.
 ASYNCHRONOUS = {"transfer"}
 #: Slots that this platform leaves to core's references, for now.
-PLAIN = {"mla_attention"}
+PLAIN = {"mla_attention", "selective_scan"}
 
 
 def test_candidates_cover_every_slot() -> None:

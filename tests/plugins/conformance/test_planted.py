@@ -83,6 +83,7 @@ OVERLOOKED: list[tuple[str, Callable[[Any], dict[str, Any]]]] = [
     ("state_space", lambda s: {"norm": "after" if s.norm == "before" else s.norm}),
     ("state_space", lambda s: {"dt_limits": (0.0, 1e-3)}),
     ("state_space", lambda s: {"activation": "relu"}),
+    ("selective_scan", lambda s: {"norm_eps": None}),
     ("gated_delta", lambda s: {"gate": "silu"}),
     ("gated_delta", lambda s: {"norm_eps": 0.1}),
 ]

@@ -733,6 +733,38 @@ VARIANTS += [
         {**MAMBA2, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, **TIED},
     ),
 ]
+MAMBA = {"state_size": 8, "hidden_act": "silu"}
+JAMBA = {
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "num_experts": 5,
+    "mamba_d_state": 8,
+}
+VARIANTS += [
+    Variant("mamba", "Mamba", MAMBA, end_to_end=True),
+    Variant(
+        "mamba-biases",
+        "Mamba",
+        {
+            **MAMBA,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "conv_kernel": 3,
+            "time_step_rank": 5,
+            **UNTIED,
+        },
+    ),
+    Variant("falcon-mamba", "FalconMamba", {**MAMBA, "mixer_rms_eps": 1e-3}),
+    Variant("jamba", "Jamba", JAMBA, end_to_end=True),
+    Variant(
+        "jamba-dense",
+        "Jamba",
+        {**JAMBA, "num_experts": 1, "mamba_dt_rank": 3, "mamba_proj_bias": True, **TIED},
+        raw=True,
+    ),
+]
 DELTA = {
     "linear_num_key_heads": 4,
     "linear_num_value_heads": 8,

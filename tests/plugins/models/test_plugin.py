@@ -33,9 +33,11 @@ from hotshoe_models import (
     hunyuan,
     hunyuan3,
     hyperclovax,
+    jamba,
     llama,
     llama4,
     llamas,
+    mamba,
     mellum,
     mimo_v2,
     minicpm3,
@@ -102,6 +104,9 @@ DEFAULTS = {
     "MiMoV2FlashConfig": mimo_v2.DEFAULTS,
     "HunYuanMoEV1Config": hunyuan.MOE_DEFAULTS,
     "AfmoeConfig": afmoe.DEFAULTS,
+    "FalconMambaConfig": mamba.FALCON_DEFAULTS,
+    "MambaConfig": mamba.DEFAULTS,
+    "JambaConfig": jamba.DEFAULTS,
     "Qwen2VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
     "Qwen2_5_VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
     "Qwen3VLMoeTextConfig": qwen_vl.QWEN3_VL_MOE_DEFAULTS,
@@ -135,7 +140,9 @@ BESIDES = {
 #: Fields of training and of the class's own account of itself.
 UNREAD = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "moe_norm_min"}
 UNREAD |= {"num_mtp_layers", "embedding_initializer_range", "input_jitter_noise"}
-UNREAD |= {"mtp_layer_types", "mtp_mlp_layer_types"}
+UNREAD |= {"mtp_layer_types", "mtp_mlp_layer_types", "residual_in_fp32", "use_mamba_kernels"}
+UNREAD |= {"use_mambapy", "use_associative_scan", "rescale_prenorm_residual"}
+UNREAD |= {f"time_step_{what}" for what in ("floor", "init_scheme", "min", "max", "scale")}
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")

@@ -20,7 +20,7 @@ from hotshoe.slots.specs import (
     RouterSpec,
     SparseMlaSpec,
 )
-from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
 from hotshoe.slots.verdict import Verdict, accept, refuse
 from hotshoe.types.cache import QUANTIZED
 
@@ -171,7 +171,7 @@ def _router(router: RouterSpec, num_experts: int, top_k: int) -> Iterator[str]:
         yield "needs two experts in a group for the group score top2"
 
 
-def _states(spec: StateSpaceSpec | GatedDeltaSpec) -> Iterator[str]:
+def _states(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec) -> Iterator[str]:
     if spec.checkpoints not in CHECKPOINTS:
         yield f"knows the checkpoints {', '.join(CHECKPOINTS)}, not {spec.checkpoints}"
     if spec.conv_width < 2:
@@ -258,5 +258,6 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     IndexerSpec: _index,
     LinearSpec: _matrix,
     StateSpaceSpec: _state_space,
+    SelectiveScanSpec: _states,
     GatedDeltaSpec: _gated_delta,
 }
