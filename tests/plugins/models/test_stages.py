@@ -57,6 +57,25 @@ def test_every_family(described_variant, checkpoints, stepper_class) -> None:
         assert torch.equal(found, torch.cat(list(alone.step(step).values())))
 
 
+@pytest.mark.parametrize("name", ["transformers-gemma2", "flex-olmo", "olmo", "helium"])
+def test_code_of_transformers(name, variants, checkpoints, stepper_class) -> None:
+    """Windows, scaled embeddings, caps, experts, ties: three stages of a layer each."""
+    checkpoint = checkpoints.get(variants[name])
+
+    def stepper(**parallel):
+        return stepper_class(checkpoint.path, 64, impl="transformers", **parallel)
+
+    alone = stepper()
+    stages = [stepper(stage=Axis(i, 3), stage_layers=(1, 1, 1)) for i in range(3)]
+    assert [len(stage.ctx.cache_layers) for stage in stages] == [1, 1, 1]
+    for step in [{0: draw(9), 1: draw(3)}, {1: draw(1), 0: draw(1)}, {0: draw(2), 2: draw(6)}]:
+        hidden = None
+        for stage in stages:
+            hidden = stage.forward(step, hidden)
+        found = stages[-1].model.head(hidden, "generate")
+        assert torch.equal(found, torch.cat(list(alone.step(step).values())))
+
+
 def stages_of(alone) -> tuple[int, ...]:
     """Return the layers of each stage: one, and those that share its choice of tokens."""
     layers: list[int] = []

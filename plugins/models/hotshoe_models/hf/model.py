@@ -34,6 +34,7 @@ from hotshoe_models.hf.experts import (
 from hotshoe_models.hf.modules import (
     LinearModule,
     expect_rest,
+    put,
     replace_linears,
     replace_output,
     replace_table,
@@ -47,6 +48,7 @@ from hotshoe_models.hf.refusals import (
     read_config,
 )
 from hotshoe_models.hf.renames import rename_weights
+from hotshoe_models.hf.stages import Passed, cut
 
 #: For experts of another form: of transformers' own implementations, the one that waits for no
 #: result on the host.
@@ -66,7 +68,7 @@ class TransformersModel:
     """
 
     def __init__(self, config: ModelConfig, ctx: BuildContext) -> None:
-        check_context(config, ctx)
+        check_context(config)
         described, kind = read_config(config)
         check_kind(config, described, kind)
         model = _build(kind, described, ctx.torch_dtype)
@@ -79,14 +81,19 @@ class TransformersModel:
         self.hidden_size = table.embedding_dim
         self.tasks = frozenset({GENERATE, EMBED})
         stacked = rename_weights(ctx, model)
-        self.vocab_size = replace_output(ctx, model, output, tied, self._run)
+        own = cut(ctx, model, output)
+        self.vocab_size = int(model.get_submodule(output).weight.shape[0])
+        if ctx.stage.is_last:
+            replace_output(ctx, model, output, tied, self._run)
+        else:
+            put(model, output, Passed(model.get_submodule(output)))
         if tied:
             ctx.weights.ignore([rf"^{output}\.weight$"])
         plan = Plan(ctx, model)
         replace_linears(ctx, model, self._run, plan)
-        self._table = replace_table(ctx, model, names[table])
+        self._table = replace_table(ctx, model, names[table]) if ctx.stage.is_first else None
         self._scale = float(getattr(table, "scalar_embed_scale", 1.0))
-        passed = self._first_pass(model, config, ctx.torch_dtype)
+        passed = self._first_pass(model, config, ctx.torch_dtype, own)
         build_layers(ctx, model, self._run)
         replace_experts(ctx, model, self._run, stacked)
         plan.check_rest(model, self._run, (LinearModule, ExpertsModule))
@@ -99,7 +106,9 @@ class TransformersModel:
         self._head = model
         setattr(model, model.base_model_prefix, _Given(type(passed)))
 
-    def _first_pass(self, model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype) -> Any:
+    def _first_pass(
+        self, model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype, own: range
+    ) -> Any:
         """Run two tokens through modules without weights, to see who attends."""
         for module in model.modules():
             for name, parameter in module._parameters.items():
@@ -120,7 +129,7 @@ class TransformersModel:
             ) from error
         for module in model.modules():
             module.__dict__.pop("forward", None)
-        check_found(config, model, self._run)
+        check_found(config, model, self._run, own)
         return passed
 
     def _forward(self, hidden: Tensor, positions: Tensor) -> Any:
@@ -130,6 +139,7 @@ class TransformersModel:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, hidden_size] for ids [num_tokens] int32."""
+        assert self._table is not None, "the first stage embeds"
         return self._table(ids)
 
     def scale_embeddings(self, rows: Tensor) -> Tensor:
@@ -137,7 +147,10 @@ class TransformersModel:
         return rows if self._scale == 1.0 else rows * self._scale
 
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
-        """Return the final normed hidden states of the tokens at `batch.outputs_at`."""
+        """Return the final normed hidden states of the tokens at `batch.outputs_at`.
+
+        Before the last stage they are what the next stage's layers take.
+        """
         self._run.batch = batch
         states = self._forward(hidden[None], batch.positions.long()).last_hidden_state[0]
         return states if batch.outputs_at is None else states[batch.outputs_at]

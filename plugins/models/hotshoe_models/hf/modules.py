@@ -64,8 +64,8 @@ def replace_linears(ctx: BuildContext, model: nn.Module, run: Run, plan: Plan) -
         put(model, name, LinearModule(Linear(ctx, matrix), sizes, run))
 
 
-def replace_output(ctx: BuildContext, model: nn.Module, name: str, tied: str, run: Run) -> int:
-    """Let our output matrix make logits; return the size of the vocabulary.
+def replace_output(ctx: BuildContext, model: nn.Module, name: str, tied: str, run: Run) -> None:
+    """Let our output matrix make logits.
 
     Args:
         name: Of the module.
@@ -76,7 +76,6 @@ def replace_output(ctx: BuildContext, model: nn.Module, name: str, tied: str, ru
     rows, columns = module.weight.shape
     logits = Logits(ctx, tied or name, rows, columns, bias=module.bias is not None)
     put(model, name, LinearModule(logits, (columns, rows), run))
-    return rows
 
 
 def put(model: nn.Module, name: str, module: nn.Module) -> None:

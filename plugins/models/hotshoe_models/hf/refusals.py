@@ -14,8 +14,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from hotshoe.errors import CheckpointError, ConfigError
-from hotshoe.layers import BuildContext
+from hotshoe.errors import CheckpointError
 from hotshoe.models import ModelConfig
 from hotshoe.models.composites import KEY
 from hotshoe_models.hf import INSTEAD
@@ -27,18 +26,12 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 CHANGING = ("dynamic", "longrope")
 
 
-def check_context(config: ModelConfig, ctx: BuildContext) -> None:
+def check_context(config: ModelConfig) -> None:
     """Refuse options that this path does not serve.
 
     Raises:
-        ConfigError: The model shall be divided into stages.
         CheckpointError: It is a file of another kind than a directory.
     """
-    if ctx.stage.size > 1:
-        raise ConfigError(
-            f"pipeline_parallel_size {ctx.stage.size}: {config.architecture} runs as "
-            "transformers' code, which is not divided into stages; leave it at 1"
-        )
     if config.file is not None:
         raise CheckpointError(
             f"{config.path}: transformers' code reads checkpoints of directories alone; give the "
@@ -133,19 +126,19 @@ def _of_layers(described: PreTrainedConfig) -> list[tuple[bool, str]]:
     ]
 
 
-def check_found(config: ModelConfig, model: PreTrainedModel, run: Run) -> None:
+def check_found(config: ModelConfig, model: PreTrainedModel, run: Run, own: range) -> None:
     """Refuse models whose layers did not all attend through the interface in the first pass.
 
     Raises:
         CheckpointError: Some did not, or a layer's window is unknown.
     """
     described = model.config
-    count, wanted = len(run.found), described.num_hidden_layers
+    count, wanted = len(run.found), len(own)
     if count != wanted:
         raise refusal(config, f"attends through the interface in {count} of {wanted} layers")
-    every = ["sliding_attention"] * count if getattr(described, "sliding_window", None) else []
+    every = ["sliding_attention"] * own.stop if getattr(described, "sliding_window", None) else []
     kinds = getattr(described, "layer_types", None) or every  # whose masks alone may know of it
-    for found, kind in zip(run.found, kinds, strict=False):
+    for found, kind in zip(run.found, kinds[own.start :], strict=False):
         if kind == "sliding_attention" and found.window is None:
             raise refusal(config, "has windows that attention is not told of")
 

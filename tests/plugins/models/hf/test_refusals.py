@@ -43,9 +43,22 @@ def check_words(error: Exception) -> None:
     assert "`hotshoe plugins` lists, with --model-impl native" in str(error)
 
 
-def test_stages(described, context) -> None:
-    with pytest.raises(ConfigError, match=r"pipeline_parallel_size 2.*leave it at 1"):
-        build(described("HeliumForCausalLM"), context(stage=Axis(0, 2)))
+@pytest.mark.parametrize(
+    ("kind", "values", "reason"),
+    [
+        ("GPT2LMHeadModel", {"n_layer": 2}, "no plan of stages|something beside its layers"),
+        ("GraniteForCausalLM", {"embedding_multiplier": 3.0}, "something beside its layers"),
+    ],
+)
+def test_stages(kind, values, reason, described, context) -> None:
+    message = rf"pipeline_parallel_size 2.*({reason}).*leave it at 1"
+    with pytest.raises(ConfigError, match=message):
+        build(described(kind, **values), context(stage=Axis(0, 2)))
+
+
+def test_more_stages_than_layers(described, context) -> None:
+    with pytest.raises(ConfigError, match="pipeline_parallel_size 3 exceeds the model's 2 layers"):
+        build(described("HeliumForCausalLM"), context(stage=Axis(0, 3)))
 
 
 def test_code_of_a_checkpoint_is_not_run(context) -> None:
