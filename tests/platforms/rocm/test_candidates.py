@@ -57,7 +57,6 @@ def test_what_is_offered_compiles(arch: str) -> None:
         (row["name"], row["refused"]) for row in found if "refused" in row and row not in forms
     }
     expected = {("aiter", "package amd-aiter is not installed")}
-    expected = {("aiter", "package aiter is not installed")}
     wide = "v_head_dim 128 differs from head_dim 192"
     expected |= {(name, wide) for name in ("triton", "triton_alone")}
     expected |= {("padded", "values have as many channels as keys")}
