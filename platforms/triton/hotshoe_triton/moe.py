@@ -106,12 +106,16 @@ def one_tile(spec: MoeSpec, facts: DeviceFacts) -> Plan:
 
 
 def _alone(rows: int, columns: int, halved: bool) -> Tile:
-    """Return the tile of a matrix that programs stream through registers."""
-    block_k = min(next_power_of_2(columns), 512)
+    """Return the tile of a matrix that programs stream through registers.
+
+    One warp for a row of the second matrix lets most programs wait for memory at once.
+    """
+    block_k = min(next_power_of_2(columns), 512 if halved else 256)
     while columns % block_k and block_k > 128:
         block_k //= 2
-    block_n = min(next_power_of_2(rows), 2048 // block_k)
-    return Tile(0, block_n, block_k, 4, 2) if halved else Tile(0, block_n, block_k, 8, 4)
+    if not halved:
+        return Tile(0, 1, block_k, 1, 4)
+    return Tile(0, min(next_power_of_2(rows), 2048 // block_k), block_k, 4, 2)
 
 
 def _blocks(expected: float, spec: MoeSpec, facts: DeviceFacts) -> Plan:
