@@ -58,7 +58,7 @@ class Bench:
         self._repeats = repeats
         fixed = {"enable_prefix_caching": False, "skip_tokenizer_init": True, "max_num_seqs": 256}
         self.llm = LLM(str(folder), **{**DEFAULTS, **fixed, **options})
-        self.model = read_model(folder)
+        self.model = read_model(folder, options.get("quantization", ""))
         self._random = random.Random(1234)
 
     def prompts(self, count: int, length: int) -> list[Any]:
@@ -213,7 +213,7 @@ def idle_share(spans: Sequence[tuple[float, float]]) -> float:
     return sum(gaps) / (spans[-1][1] - spans[0][0])
 
 
-def limits(model: Model, weight_bytes: int, batches: Sequence[int]) -> dict[str, float]:
+def limits(model: Model, batches: Sequence[int]) -> dict[str, float]:
     """Measure what the device can do at most, and what that makes of each case."""
     import torch
 
@@ -224,10 +224,11 @@ def limits(model: Model, weight_bytes: int, batches: Sequence[int]) -> dict[str,
     flops = 2 * 8192**3 / timed(lambda: square @ square)
     found = {"copy_TB_s": read / 1e12, "matmul_TFLOP_s": flops / 1e12}
     for batch, context in ((1, 256), *((batch, 1024) for batch in batches)):
-        nbytes = model.step_bytes(batch, context, weight_bytes)
+        nbytes = model.step_bytes(batch, context)
         found[f"step_{batch}_ms"] = 1e3 * nbytes / read
     # Products of one byte run at twice the rate; attention does not, which is left out here.
-    found["prefill_8192_ms"] = 1e3 * model.prompt_flops(8192) / (flops * 2 / weight_bytes)
+    times = 2 if model.weight_bits == 8 else 1
+    found["prefill_8192_ms"] = 1e3 * model.prompt_flops(8192) / (flops * times)
     return found
 
 
@@ -334,8 +335,7 @@ def main() -> None:
             runs[case]()
             write(args.json, results)
     bench.llm.close()
-    weight_bytes = 1 if options.get("quantization") else 2
-    results["limits"] = limits(bench.model, weight_bytes, args.batches)
+    results["limits"] = limits(bench.model, args.batches)
     print({name: round(value, 3) for name, value in results["limits"].items()})
     results |= shares(results)
     write(args.json, results)

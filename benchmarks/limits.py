@@ -28,6 +28,7 @@ class Model:
     head_dim: int
     experts: int
     chosen: int
+    weight_bits: float = 16
 
     @property
     def kv_bytes(self) -> int:
@@ -45,9 +46,10 @@ class Model:
             return 1
         return self.experts * (1 - (1 - self.chosen / self.experts) ** num_tokens)
 
-    def step_bytes(self, batch: int, context: int, weight_bytes: int) -> float:
+    def step_bytes(self, batch: int, context: int) -> float:
         """Return the bytes that a decode step reads."""
-        layers = self.layers * self.layer_parameters(self.read_experts(batch)) * weight_bytes
+        elements = self.layers * self.layer_parameters(self.read_experts(batch))
+        layers = elements * self.weight_bits / 8
         return layers + self.vocab * self.hidden * BF16 + batch * context * self.kv_bytes
 
     def prompt_flops(self, num_tokens: int) -> float:
@@ -56,8 +58,20 @@ class Model:
         return products + 2 * num_tokens**2 * self.layers * self.heads * self.head_dim
 
 
-def read_model(folder: Path) -> Model:
-    """Read the dimensions of a decoder from its `config.json`."""
+#: Bits of a weight with its scales and zero points, by the name of an online quantization.
+ONLINE_BITS = {"int4": 6.0, "int4_64": 5.0, "int4_128": 4.5, "int4_mixed": 6.0}
+
+
+def bits_of(config: dict[str, Any], online: str) -> float:
+    """Return the bits of a weight, those of its group's scale and zero point included."""
+    stored = config.get("quantization_config", {})
+    if "bits" in stored:
+        return float(stored["bits"] + 32 / stored["group_size"])
+    return ONLINE_BITS.get(online, 8.0) if online else 16.0
+
+
+def read_model(folder: Path, online: str = "") -> Model:
+    """Read the dimensions of a decoder from its `config.json`; online: how it is quantized."""
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     heads = config["num_attention_heads"]
     experts = config.get("num_experts", 0)
@@ -71,4 +85,5 @@ def read_model(folder: Path) -> Model:
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         experts=experts,
         chosen=config.get("num_experts_per_tok", 0),
+        weight_bits=bits_of(config, online),
     )

@@ -131,11 +131,19 @@ EXPERTS = {
     "c 512 x (1024/128)": ("", 42_478, 44_000),
     "e start to first token": ("", 33.5, 12),
 }
+#: 8B with weights of four bits by groups of 128, as AWQ writes them; the limit as for bfloat16.
+W4A16 = {
+    "a one stream 128/256": (1.12, "", 1.9),
+    "d decode 32 x 1024": (2.1, "", 3.6),
+    "d decode 128 x 1024": ("", "", 9.6),
+    "b prefill 8192": (174, "", 212),
+}
 Table = Mapping[str, tuple[float | str, float | str, float]]
 #: Name: table, cases of `benchmarks/gpu.py`, options, limit in seconds.
 BENCHES: dict[str, tuple[Table, str, list[str], int]] = {
     "bf16": (BF16, "a,d,b,i,c,e", ["platform=cuda"], 260),
     "fp8": (FP8, "a,d,b,c", ["platform=cuda", "quantization=fp8"], 200),
+    "w4a16": (W4A16, "a,d,b", ["--model", "llama-3.1-8b-w4a16", "platform=cuda"], 200),
     "experts": (EXPERTS, "a,d,b,c,e", ["--model", "qwen3-30b-a3b", "platform=cuda"], 400),
 }
 
@@ -163,7 +171,7 @@ for _shape, _stream in SHAPES.items():
 #: A word for several parts.
 GROUPS = {"shapes": [name for name in BENCHES if name.startswith("shape-")]}
 #: These are asked for by name.
-UNASKED = {"experts", *GROUPS["shapes"]}
+UNASKED = {"w4a16", "experts", *GROUPS["shapes"]}
 NAMES = [part.name for part in CHECKS] + list(BENCHES)
 
 

@@ -126,8 +126,20 @@ def test_the_limits_of_a_model_of_experts(gpu_bench) -> None:
 )
 def test_the_limits_of_dense_models(gpu_bench, name: str, billions: float) -> None:
     model = gpu_bench.read_model(MODELS / name)
-    read = model.step_bytes(1, 0, 2) / 2
-    assert read / 1e9 == pytest.approx(billions, rel=0.02)
+    assert model.step_bytes(1, 0) / 2e9 == pytest.approx(billions, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "online", "bits"),
+    [
+        ("llama-3.1-8b", "", 16),
+        ("llama-3.1-8b", "fp8", 8),
+        ("llama-3.1-8b", "int4_128", 4.5),
+        ("llama-3.1-8b-w4a16", "", 4.25),
+    ],
+)
+def test_bits_of_weights(gpu_bench, name: str, online: str, bits: float) -> None:
+    assert gpu_bench.read_model(MODELS / name, online).weight_bits == bits
 
 
 def test_shares_are_limits_over_medians(gpu_bench) -> None:
