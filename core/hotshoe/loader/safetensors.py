@@ -39,7 +39,16 @@ DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
+    "C64": torch.complex64,
 }
+#: Numbers of four bits: two of a row are in a byte, and come as one.
+PAIRS = "F4"
 
 
 class Entry(NamedTuple):
@@ -100,10 +109,12 @@ class SafetensorsFile:
     def _entry(self, name: str, fields: Any) -> Entry:
         try:
             begin, end = fields["data_offsets"]
-            dtype, shape = DTYPES[fields["dtype"]], tuple(fields["shape"])
+            kind, shape = fields["dtype"], tuple(fields["shape"])
+            dtype = torch.uint8 if kind == PAIRS else DTYPES[kind]
         except (KeyError, TypeError, ValueError):
             raise self._bad(
-                f"the entry of {_short(name)} is malformed or of an unknown type"
+                f"the entry of {_short(name)} is malformed or of an unknown type; read are "
+                f"{', '.join((*DTYPES, PAIRS))}"
             ) from None
         if not all(type(number) is int for number in (begin, end, *shape)):
             raise self._bad(
@@ -111,6 +122,10 @@ class SafetensorsFile:
             )
         if not _possible(shape):
             raise self._bad(f"{_short(name)} has a shape that no tensor can have")
+        if kind == PAIRS:
+            if not shape or shape[-1] % 2:
+                raise self._bad(f"{_short(name)} has rows whose numbers of four bits fill no bytes")
+            shape = (*shape[:-1], shape[-1] // 2)
         if min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
             raise self._bad(f"{_short(name)} has offsets that do not match its shape")
         if not 0 <= begin <= end <= len(self._map) - self._data_start:

@@ -13,6 +13,8 @@ from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, by_rows, c
 
 DTYPES = {"int4": torch.int8, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
 ZEROS = frozenset({torch.int8, torch.int32})
+#: Scales may be powers of two, stored as exponents alone.
+SCALES = FLOATS | {torch.float8_e8m0fnu}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Elements:
         axis = self._axis()
         specs = {
             "weight": Axis().spec(layer, shape, share, frozenset({DTYPES[self.weight.format]})),
-            self.scale: axis.spec(layer, shape, share, FLOATS),
+            self.scale: axis.spec(layer, shape, share, SCALES),
         }
         if not self.weight.symmetric:
             specs["weight_zero_point"] = axis.spec(layer, shape, share, ZEROS)

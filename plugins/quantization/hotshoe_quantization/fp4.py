@@ -20,6 +20,8 @@ from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, check_grou
 from hotshoe_quantization.unpack import from_fp4, unpack
 
 BYTES = frozenset({torch.uint8})
+#: Exponents come as bytes, or as the type that they are.
+EXPONENTS = BYTES | {torch.float8_e8m0fnu}
 #: A scale of eight bits that are an exponent alone has this added to it, and this for NaN.
 BIAS, NO_NUMBER = 127, 255
 
@@ -49,7 +51,7 @@ class Fp4:
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return values and scales."""
-        kinds = frozenset({torch.float8_e4m3fn}) if self.whole else BYTES
+        kinds = frozenset({torch.float8_e4m3fn}) if self.whole else EXPONENTS
         specs = {
             self.packed: Axis(1, 2).spec(layer, shape, share, BYTES),
             "weight_scale": Axis(1, self.size).spec(layer, shape, share, kinds),
@@ -76,6 +78,8 @@ class Fp4:
 
 def power(exponents: Tensor) -> Tensor:
     """Return 2 to the power of stored exponents; NaN for what is none."""
+    if exponents.dtype == torch.float8_e8m0fnu:
+        return exponents.float()
     powers = torch.exp2(exponents.float() - BIAS)
     return powers.where(exponents != NO_NUMBER, torch.nan)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from hotshoe.layers import Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.fp4 import BYTES, power
+from hotshoe_quantization.fp4 import BYTES, EXPONENTS, power
 from hotshoe_quantization.stored import (
     EXPERTS,
     Axis,
@@ -42,7 +42,7 @@ class Blocks:
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return values and exponents."""
-        scales = Axis(1, GROUP).spec(layer, shape, share, BYTES)
+        scales = Axis(1, GROUP).spec(layer, shape, share, EXPONENTS)
         blocks = TensorSpec((*scales.shape, GROUP // 2), scales.pieces, BYTES, scales.padding)
         return {"blocks": blocks, "scales": scales}
 

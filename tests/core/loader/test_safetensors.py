@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from hotshoe.errors import CheckpointError
 from hotshoe.loader import safetensors
@@ -40,6 +40,18 @@ def test_values_equal_what_was_saved(tmp_path: Path, dtype: torch.dtype) -> None
     assert sorted(file.names()) == sorted(tensors)
     for name, expected in tensors.items():
         assert torch.equal(file.tensor(name), expected)
+
+
+@pytest.mark.parametrize("kind", [*safetensors.DTYPES, "F4"])
+def test_every_type_is_read_as_by_the_formats_own_library(tmp_path: Path, kind: str) -> None:
+    size = 1 if kind == "F4" else safetensors.DTYPES[kind].itemsize
+    data = os.urandom(12 * size) if kind != "BOOL" else bytes([0, 1] * 6)
+    shape = [3, 8] if kind == "F4" else [3, 4]
+    header = {"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}
+    path = write(tmp_path / "m.safetensors", header, data)
+    found, wanted = SafetensorsFile(path).tensor("w"), load_file(path)["w"]
+    assert found.shape == wanted.shape and found.dtype in (wanted.dtype, torch.uint8)
+    assert torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
 
 
 def test_a_released_tensor_can_still_be_read(tmp_path: Path) -> None:
@@ -89,6 +101,9 @@ BROKEN = {
     "three offsets": ({"w": {**ENTRY, "data_offsets": [0, 4, 8]}}, b"\0" * 8, "malformed"),
     "list of types": ({"w": {**ENTRY, "dtype": ["F32"]}}, b"\0" * 8, "malformed"),
     "no entry": ({"w": 5}, b"\0" * 8, "malformed"),
+    "six bits": ({"w": {**ENTRY, "dtype": "F6_E2M3"}}, b"\0" * 8, "unknown type; read are F64"),
+    "half a byte": ({"w": {**ENTRY, "dtype": "F4", "shape": [2, 7]}}, b"\0" * 8, "fill no bytes"),
+    "no bytes": ({"w": {**ENTRY, "dtype": "F4", "shape": []}}, b"\0" * 8, "fill no bytes"),
     "huge": ({"w": {**ENTRY, "shape": [10**30, 0, 2]}}, b"\0" * 8, "no tensor can have"),
 }
 

@@ -137,6 +137,9 @@ EXACT = {
         compressed("mxfp4-pack-quantized", weights(4, "float", "group", 32)),
         {"": fp4(32, "mxfp4")},
     ),
+    "mxfp4-exponents": Written(
+        compressed("mxfp4-pack-quantized", weights(4, "float", "group", 32)), {"": fp4(32, "mx")}
+    ),
     "bitsandbytes-int8": Written(
         bits_and_bytes(8, llm_int8_skip_modules=["lm_head", "layers.1.mlp", "o_proj"]),
         {"": row_maxima},

@@ -162,15 +162,20 @@ def packed(bits: int, size: int, symmetric: bool, act_order: bool = False) -> Qu
 
 
 def fp4(size: int, kind: str) -> Quantizer:
-    """4-bit floats, as "modelopt" or "quark", or as "nvfp4" or "mxfp4" of compressed-tensors."""
+    """4-bit floats, as "modelopt" or "quark", or as "nvfp4" or "mxfp4" of compressed-tensors.
+
+    "mx" is "mxfp4" whose exponents have their own type.
+    """
     grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
     def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         rows = weight.shape[0]
         largest = weight.view(rows, -1, size).abs().amax(2)
-        if kind in ("mxfp4", "quark"):
+        if kind in ("mxfp4", "quark", "mx"):
             exponent = torch.floor(torch.log2(largest)).clamp(-120, 120) - 2
             stored, scale = (exponent + 127).to(torch.uint8), torch.exp2(exponent)
+            if kind == "mx":
+                stored = stored.view(torch.float8_e8m0fnu)
             parts = {"weight_scale": stored}
         else:
             whole = float(largest.max()) / (6 * 448)
