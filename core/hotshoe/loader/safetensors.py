@@ -45,7 +45,6 @@ DTYPES: dict[str, torch.dtype] = {
     "U16": torch.uint16,
     "U32": torch.uint32,
     "U64": torch.uint64,
-    "C64": torch.complex64,
 }
 #: Numbers of four bits: two of a row are in a byte, and come as one.
 PAIRS = "F4"

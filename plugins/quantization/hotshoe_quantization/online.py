@@ -24,15 +24,23 @@ from hotshoe_quantization.stored import EXPERTS
 
 #: Matrices whose inputs have no columns much larger than others, by the last part of their names.
 EVEN = re.compile(r"\.(gate_proj|up_proj|gate_up_proj|o_proj|out_proj)$")
-#: The largest value of four bits; shares of a group's range that its steps begin with, and lines
-#: that are drawn through what each of them gives.
+#: Those of them that lose least by 8-bit floats, which are wrong by more.
+INNER = re.compile(r"\.(gate_proj|up_proj|gate_up_proj)$")
+#: The largest value of four bits; shares of a group's range that its steps begin with; lines that
+#: are drawn from each of them, and again from the best of all.
 MOST = 15
 RANGES = (1.0, 0.93, 0.86, 0.79)
-LINES = 4
+LINES = 2
 #: What `quantized_groups` makes. Another number for whatever changes what comes out.
-RECIPE = "four bits by lines, 1"
+RECIPE = "four bits by lines, 2"
 #: Numbers that a thread works on at once: few enough for a core's cache.
 STRIP = 1 << 18
+
+#: 8-bit floats with a scale for each row, or for each block as DeepSeek publishes them.
+ROWS_OF_FLOATS = QuantSpec("fp8_e4m3", "channel", online=True)
+TOKENS_OF_FLOATS = QuantSpec("fp8_e4m3", "token", dynamic=True)
+BLOCKS_OF_FLOATS = QuantSpec("fp8_e4m3", "block", block_shape=(128, 128), online=True)
+GROUPS_OF_FLOATS = QuantSpec("fp8_e4m3", "group", 128, dynamic=True)
 
 
 class Grouped(OnlineFormat):
@@ -101,40 +109,80 @@ def _fitted(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Quantize a few rows; see `quantized_groups`.
 
     Steps over a share of the range give values, a line through numbers over values gives better
-    steps, and so on. A line explains `gain` of the numbers' variance; the best one is kept.
+    steps, and so on. The best one so far is kept, and more lines are drawn from the best share.
     """
     wide = rows.float().unflatten(1, (-1, size))
     low, high = wide.aminmax(dim=2, keepdim=True)
-    mean = wide.mean(2, keepdim=True)
-    centered = wide - mean
-    # Where all are alike, they are the least of them, whatever the step.
-    tiny = torch.finfo(torch.float32).tiny
-    scale = torch.where(high > low, (high - low) / MOST, low.abs().clamp(min=tiny))
-    zero, best = -low / scale, torch.zeros_like(low)
+    lines = _Lines(wide - (mean := wide.mean(2, keepdim=True)), low, high, mean)
     for share in RANGES:
         step = (high - low) * (share / MOST)
-        shift = -low / step - MOST * (1 / share - 1) / 2  # its middle stays
+        # The middle of the range stays.
+        middle = (mean - low) / step - MOST * (1 / share - 1) / 2
         for _ in range(LINES):
-            found = torch.addcmul(shift, wide, 1 / step).round_().clamp_(0, MOST)
-            middle = found.mean(2, keepdim=True)
-            found -= middle
-            product = (found * centered).mean(2, keepdim=True)
-            spread = found.square().mean(2, keepdim=True)
-            gain, step = product * (product / spread), product / spread
-            shift = middle - mean / step
-            better = gain > best
-            best = torch.where(better, gain, best)
-            scale, zero = torch.where(better, step, scale), torch.where(better, shift, zero)
-    values = torch.addcmul(zero, wide, 1 / scale).round_().clamp_(0, MOST)
-    return values.flatten(1).to(torch.int8), scale.squeeze(2), zero.squeeze(2)
+            step, middle = lines.draw(step, middle)
+    for _ in range(LINES):
+        lines.draw(lines.step, lines.middle)
+    zero = lines.middle - mean / lines.step
+    values = torch.addcmul(zero, wide, 1 / lines.step).round_().clamp_(0, MOST)
+    return values.flatten(1).to(torch.int8), lines.step.squeeze(2), zero.squeeze(2)
+
+
+class _Lines:
+    """The best line through each group's numbers so far.
+
+    Args:
+        centered: [rows, groups, size], less the mean of each group.
+        low, high, mean: Of each group.
+
+    Attributes:
+        step: Of the line.
+        middle: The value, between integers, where the mean lies.
+    """
+
+    def __init__(self, centered: Tensor, low: Tensor, high: Tensor, mean: Tensor) -> None:
+        self._centered = centered
+        # Where all are alike, they are the least of them, whatever the step.
+        alike = low.abs().clamp(min=torch.finfo(torch.float32).tiny)
+        self.step = torch.where(high > low, (high - low) / MOST, alike)
+        self.middle = (mean - low) / self.step
+        self._gain = torch.zeros_like(low)
+        self._values, self._products = torch.empty_like(centered), torch.empty_like(centered)
+
+    def draw(self, step: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw a line through numbers over values of such steps, and keep it if it is better.
+
+        It explains `gain` of the numbers' variance.
+
+        Returns:
+            The line's own step and middle.
+        """
+        values = torch.addcmul(middle, self._centered, 1 / step, out=self._values)
+        values.round_().clamp_(0, MOST)
+        middle = values.mean(2, keepdim=True)
+        product = torch.mul(values, self._centered, out=self._products).mean(2, keepdim=True)
+        squares = torch.linalg.vector_norm(values, dim=2, keepdim=True).square_()
+        spread = squares.div_(values.shape[2]).addcmul_(middle, middle, value=-1)
+        step = product / spread
+        gain = product * step
+        better = gain > self._gain
+        self._gain = torch.where(better, gain, self._gain)
+        self.step = torch.where(better, step, self.step)
+        self.middle = torch.where(better, middle, self.middle)
+        return step, middle
 
 
 class Floats(OnlineFormat):
-    """8-bit floats; experts multiply x as it is, as those of stored ones."""
+    """8-bit floats; experts multiply x as it is, as those of stored ones.
 
-    def __init__(self) -> None:
-        weight = QuantSpec("fp8_e4m3", "channel", online=True)
-        super().__init__(Storage(weight, QuantSpec("fp8_e4m3", "token", dynamic=True)))
+    Args:
+        weight: Their form.
+        activation: That of x.
+    """
+
+    def __init__(
+        self, weight: QuantSpec = ROWS_OF_FLOATS, activation: QuantSpec = TOKENS_OF_FLOATS
+    ) -> None:
+        super().__init__(Storage(weight, activation))
         self._experts = Storage(weight)
 
     def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
@@ -158,16 +206,21 @@ class Mixed(OnlineFormat):
 
     That is what attention has summed up, and what a norm without such columns hands to an MLP. What
     queries, keys and values are made of has them, and so has the product with a gate.
+
+    Args:
+        format: Of x there, and of the weights that it meets.
+        even: Which matrices these are.
     """
 
-    def __init__(self) -> None:
-        weight = QuantSpec("int8", "channel", online=True)
-        super().__init__(Storage(weight))
-        self._even = Storage(weight, QuantSpec("int8", "token", dynamic=True))
+    def __init__(self, format: str = "int8", even: re.Pattern[str] = EVEN) -> None:
+        super().__init__(Storage(QuantSpec("int8", "channel", online=True)))
+        token = QuantSpec(format, "token", dynamic=True)
+        self._even = Storage(QuantSpec(format, "channel", online=True), token)
+        self._is_even = even
 
     def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
         """Return the form of a matrix; experts of a mixture have one form for all of theirs."""
-        if EXPERTS not in layer and EVEN.search(layer):
+        if EXPERTS not in layer and self._is_even.search(layer):
             return self._even
         return super().storage(layer, shape)
 
@@ -207,6 +260,8 @@ def int4(size: int = 32) -> OnlineFormat:
 
 
 fp8 = Floats
+fp8_block = partial(Floats, BLOCKS_OF_FLOATS, GROUPS_OF_FLOATS)
+fp8_mixed = partial(Mixed, "fp8_e4m3", INNER)
 int8_mixed = Mixed
 int4_mixed = MixedGroups
 int4_64 = partial(int4, 64)

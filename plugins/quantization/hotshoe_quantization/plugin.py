@@ -8,6 +8,8 @@ HOTSHOE_HOOK_API = 2
 
 METHODS = {
     "fp8": "hotshoe_quantization.online:fp8",
+    "fp8_block": "hotshoe_quantization.online:fp8_block",
+    "fp8_mixed": "hotshoe_quantization.online:fp8_mixed",
     "int4": "hotshoe_quantization.online:int4",
     "int4_128": "hotshoe_quantization.online:int4_128",
     "int4_64": "hotshoe_quantization.online:int4_64",
@@ -15,6 +17,7 @@ METHODS = {
     "int8": "hotshoe_quantization.online:int8",
     "int8_mixed": "hotshoe_quantization.online:int8_mixed",
     "int8_weights": "hotshoe_quantization.online:int8_weights",
+    "mxfp4": "hotshoe_quantization.mxfp4:Online",
 }
 
 FORMATS = {

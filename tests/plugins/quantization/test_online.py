@@ -11,6 +11,8 @@ from hotshoe_quantization.online import (
     RECIPE,
     STRIP,
     fp8,
+    fp8_block,
+    fp8_mixed,
     int4,
     int4_64,
     int4_128,
@@ -66,18 +68,29 @@ def test_weights_alone(method, limit, scale_bytes):
     assert layer.input_quant is None
 
 
-def test_mixed_keeps_x_where_it_would_lose_much():
+@pytest.mark.parametrize(("method", "format"), [(int8_mixed, "int8"), (fp8_mixed, "fp8_e4m3")])
+def test_mixed_keeps_x_where_it_would_lose_much(method, format):
     def activation(name: str) -> QuantSpec | None:
-        stored = int8_mixed().storage(f"model.layers.3.{name}", (8, 4))
-        assert stored.weight == QuantSpec("int8", "channel", online=True)
+        stored = method().storage(f"model.layers.3.{name}", (8, 4))
+        kind = "int8" if stored.activation is None else format
+        assert stored.weight == QuantSpec(kind, "channel", online=True)
         return stored.activation
 
-    token = QuantSpec("int8", "token", dynamic=True)
-    for name in ("mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj", "self_attn.o_proj"):
+    token = QuantSpec(format, "token", dynamic=True)
+    for name in ("mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj"):
         assert activation(name) == token
+    assert activation("self_attn.o_proj") == (token if format == "int8" else None)
     for name in ("self_attn.q_proj", "self_attn.qkv_proj", "mlp.down_proj", "mixer.in_proj", "x"):
         assert activation(name) is None
     assert activation("mlp.experts.7.gate_proj") is activation("mlp.experts.7.down_proj") is None
+
+
+def test_blocks_of_floats_are_those_of_published_checkpoints():
+    stored = fp8_block().storage("model.layers.3.mlp.up_proj", (8, 4))
+    assert stored.weight == QuantSpec("fp8_e4m3", "block", block_shape=(128, 128), online=True)
+    assert stored.activation == QuantSpec("fp8_e4m3", "group", 128, dynamic=True)
+    experts = fp8_block().storage("model.layers.3.mlp.experts.0.up_proj", (8, 4))
+    assert (experts.weight, experts.activation) == (stored.weight, None)
 
 
 def test_mixed_groups_keep_eight_bits_where_four_lose_much():
@@ -137,13 +150,13 @@ def test_other_numbers_need_another_recipe():
     # Kept weights are found by the recipe: who changes these numbers raises the number in RECIPE.
     weight = torch.arange(64).mul(37).remainder(101).sub(50).view(2, 32) / 64
     values, scales, zeros = quantized_groups(weight, 32)
-    assert RECIPE == "four bits by lines, 1"
+    assert RECIPE == "four bits by lines, 2"
     assert ["".join(f"{v:x}" for v in row) for row in values.tolist()] == [
-        "05b17d38e4a06c27d39f5a16c28e49f5",
+        "05b17d39e4a06c27d39f5b16c28e49f5",
         "b17d38e4a06b27d39f5a06c28d49f5b1",
     ]
-    torch.testing.assert_close(scales, torch.tensor([0.100905, 0.1010238]).view(2, 1))
-    torch.testing.assert_close(zeros, torch.tensor([7.380246, 7.442333]).view(2, 1))
+    torch.testing.assert_close(scales, torch.tensor([0.1002671, 0.1010238]).view(2, 1))
+    torch.testing.assert_close(zeros, torch.tensor([7.443177, 7.442333]).view(2, 1))
     sizes = {make().recipe("model.layers.0.mlp.up_proj") for make in (int4, int4_64, int4_128)}
     assert sizes == {f"{RECIPE}, groups of {size}" for size in (32, 64, 128)}
     assert int4_mixed().recipe("model.layers.0.mlp.up_proj") == int4_64().recipe("any")

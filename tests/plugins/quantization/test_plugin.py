@@ -16,6 +16,8 @@ def test_loads_as_a_plugin_and_every_method_builds():
     offered = manager.mapping("hotshoe_quantizations")
     assert set(offered) == {
         "fp8",
+        "fp8_block",
+        "fp8_mixed",
         "int4",
         "int4_128",
         "int4_64",
@@ -23,6 +25,7 @@ def test_loads_as_a_plugin_and_every_method_builds():
         "int8",
         "int8_mixed",
         "int8_weights",
+        "mxfp4",
     }
     for target in offered.values():
         assert isinstance(resolve_lazy(target)(), WeightFormat)

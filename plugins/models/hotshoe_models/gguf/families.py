@@ -51,6 +51,8 @@ MOE_NAMES = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
+#: How names end of tensors that hold all experts' matrices.
+STACK = "_exps.weight"
 MIXTRAL_NAMES = {
     **NAMES,
     "ffn_gate_inp": "block_sparse_moe.gate",
@@ -220,10 +222,18 @@ def _granite(meta: Metadata) -> Values:
 
 
 def _experts(meta: Metadata) -> Values:
-    """Return how many experts there are; most families that renormalize do not ask the file."""
+    """Return how many experts there are; most families that renormalize do not ask the file.
+
+    Raises:
+        CheckpointError: Tensors hold other numbers of them, or there are none.
+    """
+    count, chosen = meta.integer("expert_count"), meta.integer("expert_used_count")
+    stacks = [info.shape[0] for name, info in meta.tensors.items() if name.endswith(STACK)]
+    if {*stacks} != {count}:
+        raise meta.refuse(f"{meta.arch}.expert_count", "but tensors of experts hold another number")
     return {
-        "num_experts": meta.integer("expert_count"),
-        "num_experts_per_tok": meta.integer("expert_used_count"),
+        "num_experts": count,
+        "num_experts_per_tok": chosen,
         "norm_topk_prob": meta.flag(f"{meta.arch}.expert_weights_norm", False),
     }
 

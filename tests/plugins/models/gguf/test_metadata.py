@@ -98,6 +98,17 @@ def test_what_cannot_be_served(meta, arch: str, changed: dict[str, Any], said: s
         config_of(meta(arch, **changed))
 
 
+@pytest.mark.parametrize("held", [None, 3, 5])
+def test_experts_are_as_many_as_the_tensors_hold(meta, held: int | None) -> None:
+    values = {"expert_count": 4, "expert_used_count": 2}
+    name, stack = "blk.0.ffn_up_exps.weight", np.ones((held or 1, 2, 32), np.float32)
+    made = meta("olmoe", TENSORS | ({name: stack} if held else {}), **values)
+    with pytest.raises(CheckpointError, match="expert_count is 4, but tensors of experts hold an"):
+        config_of(made)
+    right = TENSORS | {name: np.ones((4, 2, 32), np.float32)}
+    assert config_of(meta("olmoe", right, **values))["num_experts"] == 4
+
+
 def test_what_must_be_there(meta, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="lacks the tensor token_embd"):
         config_of(meta(tensors={}))
