@@ -94,6 +94,8 @@ ARCHITECTURES = {
     "MiniCPM3ForCausalLM": "hotshoe_models.minicpm3:build",
     "SolarOpenForCausalLM": "hotshoe_models.glm_moe:build_solar",
     # Without an output matrix, as models that make embeddings are published.
+    "Glm4vMoeTextModel": "hotshoe_models.glm_vl:build_moe",
+    "Glm4vTextModel": "hotshoe_models.glm_vl:build",
     "LlamaModel": "hotshoe_models.llama:build",
     "MistralModel": "hotshoe_models.mistral:build",
     "Qwen2Model": "hotshoe_models.qwen:build_qwen2",
@@ -115,6 +117,12 @@ COMPOSITES = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
+    "Glm46VForConditionalGeneration": {
+        "glm4v_text": "Glm4vTextModel",
+        "glm4v_moe_text": "Glm4vMoeTextModel",
+    },
+    "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vTextModel"},
+    "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeTextModel"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {
         "qwen2": "Qwen2ForCausalLM",

@@ -1381,6 +1381,25 @@ VARIANTS += [
         whole={"vision_config": {**QWEN_TOWER, "deepstack_visual_indexes": [0]}},
     ),
     Variant(
+        "glm4v",
+        "Glm4v",
+        {"rope_parameters": {**MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
+        whole={"vision_config": {**QWEN_TOWER, "hidden_size": 64, "out_hidden_size": 64}},
+    ),
+    Variant(
+        "glm4v-moe",
+        "Glm4vMoe",
+        {
+            **EXPERTS,
+            **GROUPS,
+            "head_dim": 16,
+            "n_shared_experts": 1,
+            "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]},
+            **UNTIED,
+        },
+        whole={"vision_config": {**QWEN_TOWER, "hidden_size": 64, "out_hidden_size": 64}},
+    ),
+    Variant(
         "smolvlm",
         "SmolVLM",
         {"model_type": "llama", **TIED},
