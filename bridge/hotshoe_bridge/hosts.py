@@ -91,6 +91,8 @@ REACH: dict[str, dict[str, str]] = {
         VLLM: f"{NO}no class of it is the whole block",
         SGLANG: f"{NO}no class of it is the whole block",
     },
+    "decoder_layer": dict.fromkeys(HOSTS, f"{NO}the host's layers call each operation"),
+    "model_step": dict.fromkeys(HOSTS, f"{NO}the host's layers call each operation"),
     "moe": {
         TRANSFORMERS: f"{NO}each of its models routes in code of its own",
         VLLM: "the method of experts under the same names, with its routing",
