@@ -297,7 +297,7 @@ def test_replayed_pieces_wait_for_nothing(
 def test_few_sizes_are_recorded_and_the_report_says_of_which_steps(
     engines: Mapping[str, Engine],
 ) -> None:
-    sizes = {way: engine.runner._mixed.sizes for way, engine in engines.items()}
+    sizes = {way: engine.runner._mixed[False].sizes for way, engine in engines.items()}
     assert sizes == {"eager": (), "whole": (), "pieces": (32, 40)}
     reports = {way: engine.core.info.report.get("graphs") for way, engine in engines.items()}
     assert reports["eager"] is reports["pieces"] is None
