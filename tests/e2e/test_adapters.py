@@ -22,6 +22,9 @@ ADAPTERS = {
     "mlp": (("up_proj", "down_proj"), 2),
     "dora": (("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), 8),
 }
+#: Adapters of both ends of the model: whether they are whole matrices.
+ENDS = {"ends": False, "wholes": True}
+NAMES = (*ADAPTERS, *ENDS)
 PROMPTS = [list(range(3, 40)), [9, 9, 1], list(range(60, 2, -1)), [5]]
 COUNT = 12
 
@@ -51,6 +54,32 @@ def save_adapter(model, path: Path, targets: tuple[str, ...], rank: int, **confi
     path.mkdir()
     save_file(tensors, path / "adapter_model.safetensors")
     (path / "adapter_config.json").write_text(json.dumps(values))
+
+
+def save_ends(model, path: Path, whole: bool) -> None:
+    """Write an adapter of both ends, low-rank or whole, and merge it into a model."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    config = {"r": 4, "lora_alpha": 8}
+    with torch.no_grad():
+        if whole:
+            config["modules_to_save"] = ["embed_tokens", "lm_head"]
+            for end in (embedding, head):
+                end.weight += torch.randn(end.weight.shape) * end.weight.std()
+            tensors = {"model.embed_tokens.weight": embedding.weight, "lm_head.weight": head.weight}
+        else:
+            tensors = {
+                "model.embed_tokens.lora_embedding_A": (low := torch.randn(4, 64)),
+                "model.embed_tokens.lora_embedding_B": (high := torch.randn(32, 4)),
+                "model.embed_tokens.base_layer.weight": embedding.weight.clone(),
+                "lm_head.lora_A.weight": (a := torch.randn(4, 32) / 4),
+                "lm_head.lora_B.weight": (b := torch.randn(64, 4) / 2),
+            }
+            embedding.weight += 2 * (high @ low).T
+            head.weight += 2 * b @ a
+    path.mkdir()
+    named = {f"base_model.model.{name}": t.contiguous() for name, t in tensors.items()}
+    save_file(named, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps(config))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +114,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             kind |= {"rank_pattern": {"up_proj": 3, "q_proj": 5}, "alpha_pattern": {"q_proj": 2.5}}
         save_adapter(merged, root / name, targets, rank, **kind)
         merged.save_pretrained(root / f"{name}-merged")
+    for name, whole in ENDS.items():
+        merged = copy.deepcopy(model)
+        save_ends(merged, root / name, whole)
+        merged.save_pretrained(root / f"{name}-merged")
     return root
 
 
@@ -92,7 +125,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wanted(root: Path) -> dict[str | None, list[list[int]]]:
     """Greedy tokens of every prompt by adapter, as transformers writes them."""
     found: dict[str | None, list[list[int]]] = {}
-    for name in (None, *ADAPTERS):
+    for name in (None, *NAMES):
         path = root / (f"{name}-merged" if name else "model")
         model = transformers.Qwen3ForCausalLM.from_pretrained(path).eval()
         found[name] = []
@@ -117,7 +150,7 @@ def open_engine(root: Path, **options) -> LLM:
             "kv_cache_memory_bytes": 1 << 20,
             "enable_lora": True,
             "max_lora_rank": 8,
-            "lora_modules": {name: str(root / name) for name in ADAPTERS},
+            "lora_modules": {name: str(root / name) for name in NAMES},
             **options,
         }
     )
@@ -141,7 +174,7 @@ def generate(llm: LLM, pairs) -> list[list[int]]:
 
 def test_base_and_adapters_in_one_batch_write_their_own_tokens(llm: LLM, wanted) -> None:
     # More adapters than places, prompts that repeat with others, so that a shared prefix shows.
-    pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*ADAPTERS, None)]
+    pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*NAMES, None)]
     for _ in range(2):
         found = generate(llm, pairs)
         assert found == [wanted[name][index] for name, index in pairs]
@@ -180,7 +213,7 @@ def test_drafts_made_without_adapters_change_no_token(
     makers = {"draft_model": root / "model", "medusa": heads}
     own = {"model": str(makers[method])} if method in makers else {}
     drafts = {"method": method, "num_speculative_tokens": 2, **own}
-    pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*ADAPTERS, None)]
+    pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*NAMES, None)]
     with open_engine(root, speculative_config=drafts) as llm:
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
         stats = llm.stats()
@@ -204,20 +237,44 @@ def test_steps_with_adapters_are_recorded(root: Path) -> None:
     assert "lora=native" in graph.spec.operations
 
 
-def test_log_probabilities_of_prompts_are_those_of_the_adapter(llm: LLM) -> None:
-    asked = [replace(params(name), prompt_logprobs=0) for name in ("all", None)]
-    found = llm.generate([TokensPrompt(PROMPTS[0])] * 2, asked)
-    adapted, plain = ([p.logprobs[0] for p in f.prompt_logprobs[1:]] for f in found)
-    assert max(abs(a - b) for a, b in zip(adapted, plain, strict=True)) > 0.1
+def test_log_probabilities_of_prompts_are_those_of_the_adapter(llm: LLM, root: Path) -> None:
+    asked = ("all", "ends", None, "wholes")
+    wishes = [replace(params(name), prompt_logprobs=0) for name in asked]
+    ids = torch.tensor([PROMPTS[0]])
+    for name, found in zip(
+        asked, llm.generate([TokensPrompt(PROMPTS[0])] * 4, wishes), strict=True
+    ):
+        path = root / (f"{name}-merged" if name else "model")
+        model = transformers.Qwen3ForCausalLM.from_pretrained(path).eval()
+        with torch.no_grad():
+            rows = model(ids).logits[0, :-1].log_softmax(-1)
+        wanted = rows.gather(1, ids[0, 1:, None]).flatten()
+        actual = torch.tensor([p.logprobs[0] for p in found.prompt_logprobs[1:]])
+        torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=2e-3)
 
 
 BROKEN = {
-    "the output matrix": ({"name": "lm_head"}, "lm_head, which is no linear layer"),
+    "the output matrix": ({"name": "lm_head", "width": 31}, "made for another model"),
+    "what takes none": ({"name": "model.norm"}, "model.norm, which is no layer"),
+    "a whole linear layer": (
+        {"halves": "", "tensor": "base_model.model.model.layers.0.mlp.up_proj.weight"},
+        "has a whole model.layers.0.mlp.up_proj",
+    ),
+    "more tokens": (
+        {"halves": "", "tensor": "base_model.model.lm_head.weight", "shape": (65, 32)},
+        r"lm_head has shape \[65, 32\]",
+    ),
+    "both kinds": (
+        {"name": "lm_head", "tensor": "base_model.model.lm_head.weight", "shape": (64, 32)},
+        "both factors and a whole matrix of lm_head",
+    ),
+    "unsaved modules": ({"config": {"modules_to_save": ["lm_head"]}}, "holds no such matrix"),
+    "no modules": ({"config": {"modules_to_save": [1]}}, "is no list of names"),
     "another model": ({"width": 31}, "made for another model"),
     "too high a rank": ({"rank": 9}, "above --max-lora-rank 8"),
     "not a number": ({"value": float("nan")}, "hold NaN or infinity"),
     "one factor": ({"halves": "A"}, "has one factor of"),
-    "a whole module": ({"tensor": "base_model.model.norm.weight"}, "is no factor of a linear"),
+    "another tensor": ({"tensor": "base_model.model.norm.bias"}, "is neither a factor of"),
     "nothing": ({"halves": ""}, "holds no adapter"),
     "DoRA": ({"config": {"use_dora": True}}, "has no magnitude of model.layers.1"),
     "DoRA, unsaid": ({"magnitude": 64}, "use_dora false, but .* has a magnitude of"),
@@ -251,7 +308,7 @@ def test_an_adapter_that_does_not_fit_changes_nothing(
         key = f"base_model.model.{name}.lora_magnitude_vector"
         tensors[key] = torch.ones(values["magnitude"])
     if "tensor" in values:
-        tensors[values["tensor"]] = torch.ones(32)
+        tensors[values["tensor"]] = torch.ones(values.get("shape", (48, 32)))
     save_file(tensors, tmp_path / "adapter_model.safetensors")
     config = {"r": rank, "lora_alpha": 8, **values.get("config", {})}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
@@ -268,7 +325,7 @@ def test_chunks_and_few_tokens_a_step(root: Path, wanted) -> None:
 
 def test_two_ranks_share_an_adapter(root: Path, wanted) -> None:
     with open_engine(root, tensor_parallel_size=2) as llm:
-        pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2)]
+        pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2), ("ends", 1), ("wholes", 2)]
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
         with pytest.raises(CheckpointError, match="no directory"):
             llm.load_adapter("other", root / "nothing")
@@ -281,7 +338,7 @@ def test_two_stages_share_an_adapter(root: Path, wanted, tmp_path: Path) -> None
     """Each takes what concerns its layers, and all refuse what one of them would."""
     options = {"pipeline_parallel_size": 2, "kv_cache_memory_bytes": 1 << 19}
     with open_engine(root, **options) as llm:
-        pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2), ("attention", 0)]
+        pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2), ("ends", 0), ("wholes", 1)]
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
         for layer in (0, 1):
             prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"

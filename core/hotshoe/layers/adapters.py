@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers.formats import Share
 from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
+from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraOp, LoraSpec, LoraTokens
 from hotshoe.slots.reference.lora import tokens_of
 
@@ -31,13 +32,15 @@ class Factors(NamedTuple):
     """One matrix's adapter as files have it: W + scale * b a.
 
     a: [rank, in_features]. b: [out_features, rank]. magnitude: [out_features], the lengths that
-    rows of the sum are scaled to (DoRA); None leaves them as they are.
+    rows of the sum are scaled to (DoRA); None leaves them as they are. whole: A matrix in the place
+    of W, beside factors without numbers.
     """
 
     a: Tensor
     b: Tensor
     magnitude: Tensor | None = None
     scale: float = 1.0
+    whole: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,57 @@ class AdapterLimits:
     max_rank: int
 
 
-class _Use(NamedTuple):
-    """Which adapter each token of a step has, and whether one scales."""
+class Use(NamedTuple):
+    """Which adapter each token of a step has.
+
+    Attributes:
+        tokens: On the device.
+        host: The places of tokens on the host.
+        apart: Some adapter has what no recording knows: magnitudes, or an end of the model.
+    """
 
     tokens: LoraTokens
-    scales: bool
+    host: Tensor
+    apart: bool = False
+
+
+class Adapted(Protocol):
+    """A layer that adapters change, as `AdaptedLinear` does."""
+
+    def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None: ...
+
+    def own_part(self, index: int, factors: Factors) -> Factors: ...
+
+    def measure(self, parts: Mapping[int, Factors]) -> dict[int, Gain]: ...
+
+    def settle(self) -> None: ...
+
+    def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None: ...
+
+
+def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank: int) -> None:
+    """Refuse low-rank factors of another shape.
+
+    Args:
+        name: Of the matrix.
+        factors: Of it.
+        sizes: Columns of a and rows of b.
+        max_rank: Highest rank.
+
+    Raises:
+        CheckpointError: They do not fit the matrix, or their rank is above the limit.
+    """
+    rank = len(factors.a)
+    found = (tuple(factors.a.shape), tuple(factors.b.shape))
+    if found != ((rank, sizes[0]), (sizes[1], rank)):
+        raise CheckpointError(
+            f"the adapter's factors of {name} have shapes {list(found[0])} and {list(found[1])}, "
+            f"but this model's matrix is {[sizes[1], sizes[0]]}; it was made for another model"
+        )
+    if rank > max_rank:
+        raise CheckpointError(
+            f"the adapter's rank is {rank}, above --max-lora-rank {max_rank}; raise it"
+        )
 
 
 class AdaptedLinear:
@@ -93,7 +142,7 @@ class AdaptedLinear:
         if self._table.uses:
             use = self._table.uses[len(x)]
             self._op(y, x, self._a, self._b, use.tokens)
-            if use.scales and self._gains is not None:
+            if use.apart and self._gains is not None:
                 self._gains(y, use.tokens.places)
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
@@ -102,19 +151,13 @@ class AdaptedLinear:
         Raises:
             CheckpointError: They do not fit the matrix, or their rank is above the limit.
         """
-        size, rank = self._shares[index][1], len(factors.a)
-        wanted = ((rank, self._in_features), (size, rank))
-        found = (tuple(factors.a.shape), tuple(factors.b.shape))
-        if found != wanted:
+        size = self._shares[index][1]
+        if factors.whole is not None:
             raise CheckpointError(
-                f"the adapter's factors of {name} have shapes {list(found[0])} and "
-                f"{list(found[1])}, but this model's matrix is {[size, self._in_features]}; "
-                "it was made for another model"
+                f"the adapter has a whole {name} (modules_to_save), which is served of embeddings "
+                "and output matrices alone"
             )
-        if rank > max_rank:
-            raise CheckpointError(
-                f"the adapter's rank is {rank}, above --max-lora-rank {max_rank}; raise it"
-            )
+        check_factors(name, factors, (self._in_features, size), max_rank)
         if factors.magnitude is None:
             return
         if factors.magnitude.shape != (size,):
@@ -146,7 +189,7 @@ class AdaptedLinear:
         if self._gains is None:
             self._gains = Gains(self._base, len(self._a), str(self._a.device))
         lows = []
-        for index, (a, b, magnitude, _) in parts.items():
+        for index, (a, b, magnitude, *_) in parts.items():
             assert magnitude is not None
             lows.append(Low(self._rows(index, len(b)), a, b, magnitude))
         return dict(zip(parts, self._gains.measure(lows), strict=True))
@@ -182,15 +225,20 @@ class AdapterTable:
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: Who uses what in the step under way, by the number of rows that a layer may be
             given; empty where nobody uses any.
+        ends: Names of those matrices that are an end of the model.
+        shared: Names of embeddings whose matrix makes logits, too, and is not changed there.
         is_elsewhere: Tells whether other stages have a tensor.
     """
 
     def __init__(self, limits: AdapterLimits) -> None:
         self.limits = limits
-        self.layers: dict[str, tuple[AdaptedLinear, int]] = {}
-        self.uses: dict[int, _Use] = {}
+        self.layers: dict[str, tuple[Adapted, int]] = {}
+        self.uses: dict[int, Use] = {}
         self._stored: dict[str, dict[str, Factors]] = {}
         self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
+        self._apart: set[str] = set()  # adapters that have what no recording knows
+        self.ends: set[str] = set()
+        self.shared: set[str] = set()
         self.is_elsewhere: Callable[[str], bool] = lambda name: False
         self._taken_bytes = 0
         self.reserve(0, "cpu")
@@ -213,16 +261,24 @@ class AdapterTable:
         sizes = (base.spec.in_features, base.spec.out_features)
         parts = tuple(share.num_rows for _, _, share in shares)
         spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype, parts)
-        facts, numbers = ctx.selector.facts, rank * self.limits.max_adapters * sum(sizes)
-        self._taken_bytes += numbers * ctx.torch_dtype.itemsize
-        if self._taken_bytes > facts.memory_bytes:
+        numbers = rank * self.limits.max_adapters * sum(sizes)
+        self.take(numbers * ctx.torch_dtype.itemsize, ctx.selector.facts)
+        layer = AdaptedLinear(ctx, self, shares, in_features, spec, base)
+        ctx.weight_bytes.append(lambda: layer.nbytes)
+        return layer
+
+    def take(self, nbytes: int, facts: DeviceFacts) -> None:
+        """Count memory that a layer is about to take for places of adapters.
+
+        Raises:
+            MemoryLimitError: With what others took it is more than the device has.
+        """
+        if self._taken_bytes + nbytes > facts.memory_bytes:
             raise MemoryLimitError(
                 f"the places of adapters take more than the {facts.memory_bytes / 2**30:.1f} GiB "
                 f"of {facts.name}; lower --max-loras or --max-lora-rank"
             )
-        layer = AdaptedLinear(ctx, self, shares, in_features, spec, base)
-        ctx.weight_bytes.append(lambda: layer.nbytes)
-        return layer
+        self._taken_bytes += nbytes
 
     def own(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
         """Return what of an adapter concerns this stage's layers.
@@ -236,12 +292,13 @@ class AdapterTable:
         """
         found = {}
         for matrix, pair in factors.items():
-            if self.is_elsewhere(f"{matrix}.weight"):
+            known = matrix in self.layers
+            if self.is_elsewhere(f"{matrix}.weight") or (matrix in self.shared and not known):
                 continue
-            if matrix not in self.layers:
+            if not known:
                 raise CheckpointError(
-                    f"the adapter changes {matrix}, which is no linear layer of this model that "
-                    "takes adapters (embeddings, output matrix and experts do not)"
+                    f"the adapter changes {matrix}, which is no layer of this model that takes "
+                    "adapters (linear layers, embedding and output matrix do, experts do not)"
                 )
             layer, index = self.layers[matrix]
             layer.check(matrix, index, pair, self.limits.max_rank)
@@ -261,13 +318,15 @@ class AdapterTable:
             stored[matrix] = layer.own_part(index, pair)
         gains = self._measure(stored)
         self.drop(name)
+        if gains or any(matrix in self.ends for matrix in stored):
+            self._apart.add(name)
         self._stored[name] = stored
         if gains:
             self._gains[name] = gains
 
     def _measure(self, stored: Mapping[str, Factors]) -> dict[str, Gain]:
         """Return what an adapter's magnitudes scale, by matrix; a product's matrices together."""
-        layers: dict[AdaptedLinear, dict[int, str]] = {}
+        layers: dict[Adapted, dict[int, str]] = {}
         for matrix, part in stored.items():
             if part.magnitude is not None:
                 layer, index = self.layers[matrix]
@@ -290,6 +349,7 @@ class AdapterTable:
         """Forget an adapter, if there is one of this name."""
         self._stored.pop(name, None)
         self._gains.pop(name, None)
+        self._apart.discard(name)
         self._places.pop(name, None)
 
     def begin(
@@ -313,10 +373,10 @@ class AdapterTable:
         places = torch.repeat_interleave(
             torch.tensor(of_request, dtype=torch.int32), torch.tensor(counts)
         )
-        scales = not self._gains.keys().isdisjoint(wanted)
+        apart = not self._apart.isdisjoint(wanted)
         for some in (places[sample_at], places) if len(sample_at) < len(places) else (places,):
             tokens = tokens_of(some, self.limits.max_adapters, device)
-            self.uses[len(some)] = _Use(tokens, scales)
+            self.uses[len(some)] = Use(tokens, some, apart)
         return True
 
     def reserve(self, num_tokens: int, device: str) -> None:
@@ -328,9 +388,9 @@ class AdapterTable:
         """Let a recording of `size` tokens read who has which adapter in the step under way.
 
         Tokens behind those of the step have none, as all have where no step is under way. Returns
-        False where magnitudes take part, of which no recording knows.
+        False where something takes part that no recording knows.
         """
-        if any(use.scales for use in self.uses.values()):
+        if any(use.apart for use in self.uses.values()):
             return False
         (places, order, starts, _), own = self._recorded, max(self.uses, default=0)
         places.fill_(-1)
@@ -340,7 +400,8 @@ class AdapterTable:
             places[:own], order[:own] = tokens.places, tokens.order
             starts.copy_(tokens.starts)
         every = range(self.limits.max_adapters)
-        self.uses[size] = _Use(LoraTokens(places[:size], order[:size], starts, every), False)
+        tokens = LoraTokens(places[:size], order[:size], starts, every)
+        self.uses[size] = Use(tokens, places[:0])
         return True
 
     def _place_of(self, name: str, wanted: Sequence[str]) -> None:

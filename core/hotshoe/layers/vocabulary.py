@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
+from hotshoe.layers.ends import AdaptedEmbedding, AdaptedLogits
 from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.split import split_padded
@@ -25,10 +26,17 @@ class Embedding:
         name: Checkpoint prefix.
         num_embeddings, size: Table shape.
         scale: Factor on every row (Gemma, Granite).
+        adapts: Adapters may change it.
     """
 
     def __init__(
-        self, ctx: BuildContext, name: str, num_embeddings: int, size: int, scale: float = 1.0
+        self,
+        ctx: BuildContext,
+        name: str,
+        num_embeddings: int,
+        size: int,
+        scale: float = 1.0,
+        adapts: bool = False,
     ) -> None:
         spec = EmbeddingSpec(num_embeddings, size, ctx.dtype, scale)
         self._op: EmbeddingOp = ctx.selector.choose("embedding", spec)
@@ -38,6 +46,10 @@ class Embedding:
         holder = ctx.holder("embedding", spec, ctx.dtype, self)
         place = Place(holder, "weight", (0, num_embeddings), ())
         ctx.weights.expect(f"{name}.weight", (num_embeddings, size), self._take, place=place)
+        self._adapted: AdaptedEmbedding | None = None
+        if adapts and ctx.adapters is not None:
+            shape = (num_embeddings, size)
+            self._adapted = AdaptedEmbedding(ctx, ctx.adapters, name, shape, scale)
 
     def _take(self, tensor: Tensor) -> None:
         # At first the checkpoint's own pages, where they serve: writing to them makes them private.
@@ -49,7 +61,10 @@ class Embedding:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, size] for ids [num_tokens] int32."""
-        return self._op(ids, self._table)
+        y = self._op(ids, self._table)
+        if self._adapted is not None:
+            self._adapted(y, ids)
+        return y
 
 
 class Logits:
@@ -61,6 +76,7 @@ class Logits:
         vocab_size, hidden_size: Shape of the matrix.
         quantize: False keeps it out of quantization.
         bias: There is a b.
+        adapted: What adapters that change it call it; "" where they may not.
     """
 
     def __init__(
@@ -72,6 +88,7 @@ class Logits:
         *,
         quantize: bool = False,
         bias: bool = False,
+        adapted: str = "",
     ) -> None:
         self._vocab_size = vocab_size
         outputs = split_padded(vocab_size, ctx.rank, ctx.size)
@@ -79,10 +96,18 @@ class Logits:
         matrix = Matrix(ctx, parts, hidden_size, bias=bias, quantize=quantize, outputs=outputs)
         self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._communicator, self._size = ctx.communicator, ctx.size
+        self._adapted: AdaptedLogits | None = None
+        if adapted and ctx.adapters is not None:
+            shape = (vocab_size, hidden_size)
+            self._adapted = AdaptedLogits(ctx, ctx.adapters, adapted, shape, outputs, bias)
+            if name != adapted:
+                ctx.adapters.shared.add(name)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Map [n, hidden_size] to [n, vocab_size] float32, a new tensor."""
         logits = self._linear(hidden)
+        if self._adapted is not None:
+            self._adapted(logits, hidden)
         if self._communicator is None:
             return logits
         parts = self._communicator.all_gather(logits).view(self._size, *logits.shape)

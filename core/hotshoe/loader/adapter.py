@@ -1,8 +1,9 @@
 """Reads a low-rank adapter from a directory in the form of PEFT.
 
 `adapter_config.json` says rank and scale, `adapter_model.safetensors` holds both factors of every
-matrix and, with DoRA, its magnitude. What is not served is refused by name, as is a file with
-tensors that nobody would use.
+matrix and, with DoRA, its magnitude; of modules that were trained as a whole, their matrices. What
+is not served is refused by name, as is a file with tensors that nobody would use. A base's own
+matrix, which PEFT saves beside factors of an embedding, is not read.
 
 Source: PEFT's checkpoint format; rank-stabilized scale, arXiv:2312.03732; DoRA, arXiv:2402.09353.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import Factors
@@ -24,17 +27,17 @@ from hotshoe.models.files import parse_json, read_text
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 2**20
 MAX_ALPHA = 1e9
-#: What stands behind `lora_` in names of tensors, in the order of `Factors`.
+#: What tensors are, in the order of `Factors`.
 KINDS = ("A", "B", "magnitude_vector")
 _NAME = re.compile(
-    r"^base_model\.model\.(.+)\.lora_(A(?=\.)|B(?=\.)|magnitude_vector)(?:\.weight)?$"
+    r"^base_model\.model\.(.+?)\.(?:lora_(?:embedding_)?(A|B|magnitude_vector)(?:\.weight)?"
+    r"|(base_layer\.weight|weight))$"
 )
 _PLAIN_KEY = re.compile(r"\^?[\w.]+")
 #: Entries that change what is computed, and the values that are served.
 _SERVED: dict[str, tuple[object, ...]] = {
     "use_dora": (None, False, True),
     "bias": (None, "none"),
-    "modules_to_save": (None, []),
     "lora_bias": (None, False),
     "layer_replication": (None, []),
     "trainable_token_indices": (None, [], {}),
@@ -55,10 +58,11 @@ def read_adapter(path: Path) -> dict[str, Factors]:
         found = _NAME.match(tensor)
         if found is None:
             raise CheckpointError(
-                f"{path / WEIGHTS} holds {tensor}, which is no factor of a linear layer; adapters "
-                "of embeddings and whole modules are not served"
+                f"{path / WEIGHTS} holds {tensor}, which is neither a factor of a matrix nor a "
+                "whole one"
             )
-        halves.setdefault(found[1], {})[found[2]] = tensor
+        halves.setdefault(found[1], {})[found[2] or found[3]] = tensor
+    _check_saved(config.get("modules_to_save"), halves)
     factors = {
         matrix: _factors(path / WEIGHTS, file, matrix, names, config)
         for matrix, names in halves.items()
@@ -83,6 +87,12 @@ def _factors(
         names: Of the tensors, by what stands behind `lora_`.
         config: Of the adapter.
     """
+    if names.keys() == {"weight"}:
+        whole = file.tensor(names["weight"])
+        _check_numbers(matrix, (whole,), (2,))
+        return Factors(whole.new_empty(0, 0), whole.new_empty(0, 0), whole=whole)
+    if "weight" in names:
+        raise CheckpointError(f"{path} has both factors and a whole matrix of {matrix}")
     dora = bool(config.get("use_dora"))
     if not names.keys() >= {"A", "B"}:
         raise CheckpointError(f"{path} has one factor of {matrix}, but not both")
@@ -92,7 +102,14 @@ def _factors(
             f"{'no' if dora else 'a'} magnitude of {matrix}"
         )
     tensors = [file.tensor(names[kind]) for kind in KINDS if kind in names]
-    for tensor, num_axes in zip(tensors, (2, 2, 1), strict=False):
+    _check_numbers(matrix, tensors, (2, 2, 1))
+    a, b, *magnitude = tensors
+    return Factors(a, b, next(iter(magnitude), None), _scale(config, matrix, len(a)))
+
+
+def _check_numbers(matrix: str, tensors: Sequence[Tensor], axes: Sequence[int]) -> None:
+    """Refuse what are no finite floats in so many axes each."""
+    for tensor, num_axes in zip(tensors, axes, strict=False):
         if tensor.dim() != num_axes or not tensor.is_floating_point():
             raise CheckpointError(
                 f"the adapter's factors of {matrix} are no matrices of floats, or its magnitude "
@@ -100,8 +117,19 @@ def _factors(
             )
         if not is_finite(tensor):
             raise CheckpointError(f"the adapter's factors of {matrix} hold NaN or infinity")
-    a, b, *magnitude = tensors
-    return Factors(a, b, next(iter(magnitude), None), _scale(config, matrix, len(a)))
+
+
+def _check_saved(saved: object, found: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse modules that the configuration says were saved, and the file has not."""
+    names = [] if saved is None else saved
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{CONFIG}: modules_to_save {saved!r:.80} is no list of names")
+    wholes = [f".{matrix}" for matrix, kinds in found.items() if "weight" in kinds]
+    for name in names:
+        if not any(whole.endswith(f".{name}") for whole in wholes):
+            raise CheckpointError(
+                f"{CONFIG}: modules_to_save has {name!r:.80}, but {WEIGHTS} holds no such matrix"
+            )
 
 
 def _config(path: Path) -> dict[str, Any]:

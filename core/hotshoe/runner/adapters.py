@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,17 @@ class AdapterRows:
     def pad(self, size: int) -> bool:
         """See `AdapterTable.pad`."""
         return self._table.pad(size)
+
+    @contextmanager
+    def only(self, row: int, count: int) -> Iterator[None]:
+        """While active, have the output matrix given `count` tokens of one row."""
+        uses = self._table.uses
+        if uses:
+            self._table.begin([self._names[row]], [count], torch.arange(count), self._device)
+        try:
+            yield
+        finally:
+            self._table.uses = uses
 
     def begin(self, inputs: StepInputs) -> bool:
         """Let the adapters of a step's rows take part; tell whether there are any."""

@@ -57,7 +57,7 @@ def prompt_spans(inputs: StepInputs, widths: Ints, num_prompt: Ints) -> list[Pro
 def prompt_logprobs(
     spans: Sequence[PromptSpan],
     hidden: Tensor,
-    logits_of: Callable[[Tensor], Tensor],
+    logits_of: Callable[[Tensor, int], Tensor],
     tokens: Tensor,
 ) -> list[tuple[int, LogprobTensors, int]]:
     """Compute log probabilities of prompt tokens, as `RunningStep.prompts` holds them.
@@ -65,14 +65,14 @@ def prompt_logprobs(
     Args:
         spans: From `prompt_spans`.
         hidden: [num_tokens, hidden_size] of the whole step.
-        logits_of: Maps hidden states [n, hidden_size] to logits.
+        logits_of: Maps hidden states [n, hidden_size] of a row to logits.
         tokens: [rows, max_model_len + 1], all tokens known of each row.
     """
     found = []
     for span in spans:
         for done in range(0, span.count, MAX_POSITIONS):
             end = min(done + MAX_POSITIONS, span.count)
-            logits = logits_of(hidden[span.first + done : span.first + end])
+            logits = logits_of(hidden[span.first + done : span.first + end], span.row)
             targets = tokens[span.row, span.position + done + 1 : span.position + end + 1].long()
             found.append((span.row, compute_logprobs(logits, targets, span.width), span.width))
     return found

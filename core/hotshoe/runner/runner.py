@@ -247,7 +247,10 @@ class Runner:
             return self._peers.inbox[: len(staged.token_index)].clone()
         return self._model.embed(self._flat_tokens.index_select(0, staged.token_index))
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def _logits(self, hidden: Tensor, row: int | None = None) -> Tensor:
+        if self._adapters is not None and row is not None:
+            with self._adapters.only(row, len(hidden)):
+                return self._model.head(hidden, GENERATE)
         return self._model.head(hidden, GENERATE)
 
     def _vectors(self, hidden: Tensor) -> Tensor:

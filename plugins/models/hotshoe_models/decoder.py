@@ -58,7 +58,7 @@ class DenseDecoder:
         self.num_layers = len(spec.layers)
         sizes = spec.vocab_size, spec.hidden_size, spec.embedding_scale
         self._make_embedding = partial(Embedding, ctx, names.embedding, *sizes)
-        self._embed = self._make_embedding() if stage.is_first else None
+        self._embed = self._make_embedding(adapts=True) if stage.is_first else None
         self._positions = _positions(spec, ctx) if stage.is_first else None
         rotaries = build_rotaries(ctx, spec.layers[own.start : own.stop])
         self._build_layers(spec, ctx, own, rotaries)
@@ -70,6 +70,7 @@ class DenseDecoder:
                 spec.hidden_size,
                 quantize=spec.quantizes("lm_head", ctx.format),
                 bias=spec.lm_head_bias,
+                adapted=names.lm_head,
             )
         self._logits_divisor = spec.logits_divisor
         self._softcap = spec.logits_softcap

@@ -21,7 +21,14 @@ def test_prompt_tokens_behind_the_steps_own_are_predicted(monkeypatch) -> None:
     monkeypatch.setattr(module, "MAX_POSITIONS", 3)
     logits = torch.randn(9, 12, dtype=torch.float64)
     tokens = torch.arange(9).repeat(4, 1)
-    parts = prompt_logprobs(found, logits.float(), lambda hidden: hidden.clone(), tokens)
+    asked = []
+
+    def logits_of(hidden: torch.Tensor, row: int) -> torch.Tensor:
+        asked.append(row)
+        return hidden.clone()
+
+    parts = prompt_logprobs(found, logits.float(), logits_of, tokens)
+    assert asked == [1, 1, 0]
     assert [(row, len(tensors.ranks), width) for row, tensors, width in parts] == [
         (1, 3, 0),
         (1, 1, 0),

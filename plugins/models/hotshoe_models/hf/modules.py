@@ -74,7 +74,8 @@ def replace_output(ctx: BuildContext, model: nn.Module, name: str, tied: str, ru
     module = model.get_submodule(name)
     assert isinstance(module, nn.Linear)
     rows, columns = module.weight.shape
-    logits = Logits(ctx, tied or name, rows, columns, bias=module.bias is not None)
+    bias = module.bias is not None
+    logits = Logits(ctx, tied or name, rows, columns, bias=bias, adapted=name)
     put(model, name, LinearModule(logits, (columns, rows), run))
 
 
@@ -90,7 +91,7 @@ def replace_table(ctx: BuildContext, model: nn.Module, name: str) -> Embedding |
     if type(table) is not nn.Embedding:
         return table
     put(model, name, nn.Module())  # so that nobody asks for its weight a second time
-    return Embedding(ctx, name, table.num_embeddings, table.embedding_dim)
+    return Embedding(ctx, name, table.num_embeddings, table.embedding_dim, adapts=True)
 
 
 def expect_rest(
