@@ -47,6 +47,7 @@ from hotshoe_triton import (
     tuned,
 )
 from hotshoe_triton.delta_cases import DELTA, recur
+from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 from hotshoe_triton.sparse_cases import DEEPSEEK, INDEXES, SPARSES, attend_chosen, index
@@ -464,6 +465,11 @@ CASES: tuple[Case, ...] = (
         Case(f"moe packed {name} {tokens}", mix(tokens, quantized(spec, quant)), tokens == 1)
         for name, (spec, quant) in EXPERTS.items()
         for tokens in (1, 64, 256, 8192)
+    ),
+    *(
+        Case(f"lora {name} {tokens}", adapt(tokens, spec), name == "qkv")
+        for name, spec in ADAPTERS.items()
+        for tokens in (1, 64, 2048)
     ),
     Case("rotary", rotate(ROTATION), True),
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),
