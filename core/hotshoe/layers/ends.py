@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import AdapterTable, Factors, Use, check_factors
+from hotshoe.layers.adapters import Factors, Use, check_factors
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.split import Split
 from hotshoe.slots import LoraOp, LoraSpec
@@ -27,8 +27,7 @@ class AdaptedEnd:
     """What both ends share.
 
     Args:
-        ctx: The build context.
-        table: Who has adapters.
+        ctx: The build context, with adapters.
         name: By which adapters call the end.
         shape: [vocab_size, hidden_size].
         sizes: Columns of a and rows of b in files.
@@ -40,7 +39,6 @@ class AdaptedEnd:
     def __init__(
         self,
         ctx: BuildContext,
-        table: AdapterTable,
         name: str,
         shape: tuple[int, int],
         sizes: tuple[int, int],
@@ -48,6 +46,8 @@ class AdaptedEnd:
         product: tuple[int, int],
         a_shape: tuple[int, int],
     ) -> None:
+        assert ctx.adapters is not None
+        table = ctx.adapters
         limits, self._facts = table.limits, ctx.selector.facts
         self._dtype, self._device = ctx.torch_dtype, ctx.device
         spec = LoraSpec(*product, limits.max_rank, limits.max_adapters, ctx.dtype)
@@ -65,7 +65,11 @@ class AdaptedEnd:
         ctx.weight_bytes.append(lambda: sum(held.nbytes for held in self._held.values()))
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
-        """See `AdaptedLinear.check`."""
+        """Refuse what does not fit.
+
+        Raises:
+            CheckpointError: Factors or a whole matrix have another shape, or there is a magnitude.
+        """
         if factors.magnitude is not None:
             raise CheckpointError(
                 f"the adapter has a magnitude (DoRA) of {name}, which is served of linear layers"
@@ -136,7 +140,7 @@ class AdaptedEmbedding(AdaptedEnd):
     """What adapters make of the vectors of tokens.
 
     Args:
-        ctx, table, name: As above.
+        ctx, name: As above.
         shape: [vocab_size, hidden_size].
         scale: Factor on every row.
     """
@@ -144,17 +148,17 @@ class AdaptedEmbedding(AdaptedEnd):
     def __init__(
         self,
         ctx: BuildContext,
-        table: AdapterTable,
         name: str,
         shape: tuple[int, int],
         scale: float,
     ) -> None:
-        rank, every = table.limits.max_rank, Split(((0, shape[0]),))
+        assert ctx.adapters is not None
+        rank, every = ctx.adapters.limits.max_rank, Split(((0, shape[0]),))
         product, a_shape = (rank, shape[1]), (shape[0], rank)
-        super().__init__(ctx, table, name, shape, shape, every, product, a_shape)
+        super().__init__(ctx, name, shape, shape, every, product, a_shape)
         # A row of a is picked by its token, so that the product's own a changes nothing.
         eye = torch.eye(rank, dtype=self._dtype, device=self._device)
-        self._eyes = eye.expand(table.limits.max_adapters, rank, rank).contiguous()
+        self._eyes = eye.expand(ctx.adapters.limits.max_adapters, rank, rank).contiguous()
         self._scale = scale
 
     def _low(self, factors: Factors) -> tuple[Tensor, Tensor]:
@@ -176,7 +180,7 @@ class AdaptedLogits(AdaptedEnd):
     """What adapters make of this rank's part of the logits.
 
     Args:
-        ctx, table, name: As above.
+        ctx, name: As above.
         shape: [vocab_size, hidden_size].
         own: This rank's part of the vocabulary.
         bias: The output matrix has a bias.
@@ -185,17 +189,22 @@ class AdaptedLogits(AdaptedEnd):
     def __init__(
         self,
         ctx: BuildContext,
-        table: AdapterTable,
         name: str,
         shape: tuple[int, int],
         own: Split,
         bias: bool,
     ) -> None:
-        product, a_shape = (shape[1], own.size), (table.limits.max_rank, shape[1])
-        super().__init__(ctx, table, name, shape, shape[::-1], own, product, a_shape)
+        assert ctx.adapters is not None
+        product, a_shape = (shape[1], own.size), (ctx.adapters.limits.max_rank, shape[1])
+        super().__init__(ctx, name, shape, shape[::-1], own, product, a_shape)
         self._bias = bias
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
+        """Refuse what does not fit.
+
+        Raises:
+            CheckpointError: As above, or a whole matrix meets a bias.
+        """
         super().check(name, index, factors, max_rank)
         if factors.whole is not None and self._bias:
             raise CheckpointError(

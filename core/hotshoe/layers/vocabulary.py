@@ -49,7 +49,7 @@ class Embedding:
         self._adapted: AdaptedEmbedding | None = None
         if adapts and ctx.adapters is not None:
             shape = (num_embeddings, size)
-            self._adapted = AdaptedEmbedding(ctx, ctx.adapters, name, shape, scale)
+            self._adapted = AdaptedEmbedding(ctx, name, shape, scale)
 
     def _take(self, tensor: Tensor) -> None:
         # At first the checkpoint's own pages, where they serve: writing to them makes them private.
@@ -99,7 +99,7 @@ class Logits:
         self._adapted: AdaptedLogits | None = None
         if adapted and ctx.adapters is not None:
             shape = (vocab_size, hidden_size)
-            self._adapted = AdaptedLogits(ctx, ctx.adapters, adapted, shape, outputs, bias)
+            self._adapted = AdaptedLogits(ctx, adapted, shape, outputs, bias)
             if name != adapted:
                 ctx.adapters.shared.add(name)
 
