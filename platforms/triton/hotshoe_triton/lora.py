@@ -47,15 +47,18 @@ def supports(spec: LoraSpec, facts: DeviceFacts) -> Verdict:
 def plans(spec: LoraSpec, facts: DeviceFacts) -> tuple[Plan, Plan]:
     """Return the plans of few tokens, which read adapters, and of many, which compute.
 
-    Tiles of 4-byte numbers are half as large.
+    Tiles of 4-byte numbers are smaller, as registers hold as many bytes.
     """
     arch, share = arch_of(facts), spec.rank // max(1, len(spec.parts))
     size = 2 if spec.dtype == "float32" else 1
     most = 16 if size == 2 else 64 if arch.backend == "cuda" else 32
     ranks, own = (min(most, max(16, next_power_of_2(n))) for n in (spec.rank, share))
     found = []
-    cells = (4096 if arch.backend == "cuda" else 2048) // size
-    for block_m, block_r, block_k in ((16, 16, 256 // size), (64, ranks, 64 // size)):
+    many = (4096 if arch.backend == "cuda" else 2048) // size
+    for block_m, block_r, block_k, cells in (
+        (16, 16, 256 // size**2, 2048 // size),
+        (64, ranks, 64 // size, many),
+    ):
         stage_bytes = (block_m + block_r) * block_k * 2 * size
         stages = min(4, arch.shared_bytes // 2 // stage_bytes) if arch.backend == "cuda" else 2
         block_n = min(cells // own, cells // block_m, next_power_of_2(spec.out_features))
