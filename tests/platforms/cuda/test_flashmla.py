@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.platforms.cuda.conftest import defect_of
-from tests.platforms.triton.conftest import device_facts
+from tests.platforms.triton.conftest import ON_DEVICE, device_facts
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
@@ -64,6 +64,7 @@ def package(library) -> None:
     CALLS.clear()
 
 
+@pytest.mark.skipif(ON_DEVICE, reason="interprets kernels, and there is a GPU")
 @pytest.mark.parametrize("changes", [{}, {"num_heads": 7}, {"scale": 0.3}], ids=str)
 def test_it_decodes_as_it_documents(package, changes) -> None:
     spec = replace(SPEC, **changes)

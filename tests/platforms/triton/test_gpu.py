@@ -103,7 +103,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 def test_the_chosen_device_is_taken_and_its_memory_counted(vendor: Vendor, module: Module) -> None:
     vendor.resolve(EngineConfig(platform_options={"device": 1, "memory_fraction": 0.5}))
     report = vendor.activate(EngineConfig())
-    assert report == {"gpu": "two", "device": "get_device_properties"}
+    assert report.items() >= {"gpu": "two", "device": "get_device_properties"}.items()
     assert module.calls == [
         ("set_device", 1),
         ("init",),
