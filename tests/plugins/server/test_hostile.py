@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hotshoe.text import Tokenizer
-from hotshoe_server import conversation, renderer
+from hotshoe_server import forms, renderer
 from hotshoe_server.call import SMALL_BODY_BYTES, Call
 from hotshoe_server.logprobs import CompletionLogprobsWriter
 
@@ -101,7 +101,7 @@ SLOW = {
     "text": (Tokenizer, "encode", "/v1/completions", {"prompt": "hi"}),
     "tokens": (Tokenizer, "decode", "/detokenize", {"tokens": [5]}),
     "schema": (
-        *(conversation, "bounded_grammar", "/v1/chat/completions"),
+        *(forms, "bounded_grammar", "/v1/chat/completions"),
         SAYS_HI | {"response_format": SCHEMA},
     ),
     "log probabilities": (

@@ -152,7 +152,8 @@ def test_what_is_said_of_a_prompt_is_made_once_for_all_choices(http, monkeypatch
 def test_an_answer_that_could_be_huge_is_refused_or_streamed(
     open_http, engine, path: str, ask: dict[str, object]
 ) -> None:
-    engine.info = replace(engine.info, config=replace(engine.config, max_model_len=2**17))
+    engine.config = replace(engine.config, max_model_len=2**17)
+    engine.info = replace(engine.info, config=engine.config)
     http = open_http()
     if "chat" in path:
         ask |= {"logprobs": True, "top_logprobs": 20}
