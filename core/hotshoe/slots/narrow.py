@@ -2,14 +2,17 @@
 
 The cache has room for values as wide as keys, zeros fill it, and what attention makes of them is
 cut off. A sixth of the cache is empty so where values have two thirds of the channels of keys.
-Candidates `padded` of platforms are made of these.
+A platform makes its candidates `padded` of those that it has: `supports`, `declared_layout`,
+`attention` and `rotary_and_cache` each take the like of a kernel and return that of a candidate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hotshoe.platform import DeviceFacts
 from hotshoe.slots.specs import AttentionSpec, KVLayout, RotaryAndCacheSpec
 from hotshoe.slots.verdict import Verdict, accept, refuse
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 SCORE = 50
 
 AnySpec = TypeVar("AnySpec", AttentionSpec, RotaryAndCacheSpec)
+Operation = TypeVar("Operation", bound=type)
 
 
 def even(spec: AnySpec) -> AnySpec:
@@ -63,3 +67,51 @@ def widened(qkv: Tensor, spec: RotaryAndCacheSpec) -> Tensor:
 def narrowed(out: Tensor, spec: AttentionSpec) -> Tensor:
     """Return [num_tokens, num_heads * value_dim] of results as wide as keys."""
     return out.view(-1, spec.num_heads, spec.head_dim)[..., : spec.value_dim].flatten(1)
+
+
+def supports(
+    judge_even: Callable[[AnySpec, DeviceFacts], Verdict],
+) -> Callable[[AnySpec, DeviceFacts], Verdict]:
+    """Return what judges specifications with narrow values as a kernel judges even ones."""
+    return lambda spec, facts: judge(spec, judge_even(even(spec), facts))
+
+
+def declared_layout(
+    of_kernel: Callable[[AttentionSpec, DeviceFacts], KVLayout],
+) -> Callable[[AttentionSpec, DeviceFacts], KVLayout]:
+    """Return what says which layout is read."""
+    return lambda spec, facts: with_room(of_kernel(even(spec), facts))
+
+
+def attention(kernel: Operation) -> Operation:
+    """Return a kernel's `AttentionOp` class for narrow values."""
+
+    class Attention(kernel):  # type: ignore[misc,valid-type]
+        """See `hotshoe.slots.AttentionOp`."""
+
+        layout: KVLayout
+
+        def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+            super().__init__(even(spec), facts)
+            self.layout, self._narrow = with_room(self.layout), spec
+
+        def __call__(self, *arguments: Any) -> Tensor:
+            return narrowed(super().__call__(*arguments), self._narrow)
+
+    return Attention  # type: ignore[return-value]
+
+
+def rotary_and_cache(kernel: Operation) -> Operation:
+    """Return a kernel's `RotaryAndCacheOp` class for narrow values."""
+
+    class RotaryAndCache(kernel):  # type: ignore[misc,valid-type]
+        """See `hotshoe.slots.RotaryAndCacheOp`."""
+
+        def __init__(self, spec: RotaryAndCacheSpec, facts: DeviceFacts) -> None:
+            super().__init__(even(spec), facts)
+            self._narrow = spec
+
+        def __call__(self, qkv: Tensor, *arguments: Any) -> Tensor:
+            return super().__call__(widened(qkv, self._narrow), *arguments)  # type: ignore[no-any-return]
+
+    return RotaryAndCache  # type: ignore[return-value]
