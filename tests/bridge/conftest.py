@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,6 +17,20 @@ if PLACE not in sys.path:
     sys.path.append(PLACE)  # behind what is installed
 
 from hotshoe_bridge.operations import Operations  # noqa: E402
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, modules: dict[str, dict[str, object]]) -> None:
+    """Offer modules of a host that is not installed, by name, and the packages that hold them."""
+    for name in list(modules):
+        for parent in (name[:at] for at, letter in enumerate(name) if letter == "."):
+            modules.setdefault(parent, {})
+    for name, members in sorted(modules.items()):
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, module)
 
 
 class Mine(Platform):

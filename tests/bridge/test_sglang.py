@@ -1,11 +1,11 @@
 """What SGLang gets, with a stand-in of its classes and hooks of version 0.5.23."""
 
-import sys
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.bridge.conftest import stand_in
 from torch import nn
 from torch.nn import functional as F
 
@@ -81,16 +81,7 @@ def engine(monkeypatch):
         },
         f"{ROOT}.layers.quantization.unquant": {"UnquantizedLinearMethod": object},
     }
-    for name in list(modules):
-        for parent in (name[:at] for at, letter in enumerate(name) if letter == "."):
-            modules.setdefault(parent, {})
-    for name, members in sorted(modules.items()):
-        module = ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-        parent, _, last = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], last, module)
+    stand_in(monkeypatch, modules)
     for kind in (RMSNorm, GemmaRMSNorm, SiluAndMul):
         for name in sglang.ways(kind):
             monkeypatch.setattr(kind, name, getattr(kind, name))

@@ -6,11 +6,12 @@ Classes are abstract where that engine's are, so that a missing method fails her
 import sys
 from abc import ABC, abstractmethod
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 import torch
+from tests.bridge.conftest import stand_in
 from torch import nn
 from torch.nn import functional as F
 
@@ -248,16 +249,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, operations):
         },
         f"{LAYERS}.quantization.base_config": {"QuantizationConfig": Config},
     }
-    for name in list(modules):
-        for parent in (name[:at] for at, letter in enumerate(name) if letter == "."):
-            modules.setdefault(parent, {})
-    for name, members in sorted(modules.items()):
-        module = ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
-        parent, _, last = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], last, module)
+    stand_in(monkeypatch, modules)
     for name in ("attention", "platform"):  # they derive from that engine's classes
         monkeypatch.delitem(sys.modules, OURS + name, raising=False)
     monkeypatch.setattr(bridged, "operations", lambda: operations)
