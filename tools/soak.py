@@ -239,7 +239,7 @@ async def soak(args: Namespace, url: str, pid: int, admin: Path) -> dict[str, ob
             ends[f"sleep: {await asyncio.to_thread(sleep_and_wake, admin)}"] += 1
 
     async with Client(Target(url, ENDPOINT)) as client:
-        models = await client.models()  # those behind the first are adapters
+        models = list(await client.models())  # those behind the first are adapters
         await asyncio.gather(watch(), rest(), *(work() for _ in range(args.concurrency)))
     total = growth([(second, sum(sizes.values())) for second, sizes in samples])
     failed = {end: count for end, count in ends.items() if "failed" in end}

@@ -69,7 +69,7 @@ async def measure(args: Namespace, plans: Sequence[Plan]) -> list[Level]:
     from hotshoe_bench.client import Client, request_body
     from hotshoe_bench.load import Job, Load
     from hotshoe_bench.serve import first_model
-    from hotshoe_bench.sessions import write_prefixes, write_sessions
+    from hotshoe_bench.sessions import check_context, write_prefixes, write_sessions
 
     extra, chat = options.extra_body(args), args.endpoint == options.ENDPOINTS[1]
 
@@ -81,14 +81,16 @@ async def measure(args: Namespace, plans: Sequence[Plan]) -> list[Level]:
     total = sum(len(plan.turns) for plan in plans)
     levels = []
     async with Client(options.target(args)) as client:
-        args.model = args.model or await first_model(client)
+        if args.model is None:
+            args.model, context = await first_model(client)
+            check_context(plans, context)
         writer = make_writer(args, args.model)
         prefixes = write_prefixes(plans, writer, random.Random(f"{args.seed} prefixes"))
         await warm_up(
             client, write_sessions(_one_each(plans), prefixes, writer, _rng(args, 0)), job
         )
         for concurrency in args.concurrency:
-            say(f"{concurrency} sessions at a time")
+            say(f"{concurrency} session{'s' if concurrency > 1 else ''} at a time")
             sessions = write_sessions(plans, prefixes, writer, _rng(args, concurrency))
             load = Load(client, args.ignore_eos, lambda done: show_progress(done, total))
             levels.append(Level(concurrency, await play_all(load, sessions, job, concurrency)))

@@ -23,7 +23,7 @@ from hotshoe_bench.options import (
 from hotshoe_bench.prompts import IdWriter, TextWriter, Writer
 from hotshoe_bench.sessions import MAX_PAUSE_S, Plan, check_size, draw_plans, read_trace
 
-_DRAWN: Flags = {
+DRAWN: Flags = {
     "--num-sessions": (int, 16, "sessions of each load"),
     "--num-turns": (int, 8, "requests of each session"),
     "--prefix-len": (int, 2048, "tokens of system prompt and tools, the same for all sessions"),
@@ -42,7 +42,7 @@ _WORDS: Flags = {
 
 def add_flags(parser: ArgumentParser) -> None:
     """Declare every flag of `bench agent`."""
-    groups = add_groups(parser, {"server": SERVER_FLAGS, "sessions": {**_DRAWN, **_WORDS}})
+    groups = add_groups(parser, {"server": SERVER_FLAGS, "sessions": {**DRAWN, **_WORDS}})
     add_endpoint(groups["server"])
     add_request_flags(groups["sessions"])
     parser.add_argument_group("load").add_argument(
@@ -77,7 +77,7 @@ def check(args: Namespace) -> None:
     if min(args.concurrency) < 1 or len({*args.concurrency}) < len(args.concurrency):
         raise ConfigError("--concurrency must be different numbers of at least 1")
     if args.trace is not None:
-        for flag, (_, default, _) in _DRAWN.items():
+        for flag, (_, default, _) in DRAWN.items():
             if getattr(args, flag[2:].replace("-", "_")) != default:
                 raise ConfigError(
                     f"{flag} shapes drawn sessions, but --trace says the lengths of recorded "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe import __version__
 from hotshoe.cli.table import table
 from hotshoe.errors import ConfigError
+from hotshoe_bench.agent_options import DRAWN
 from hotshoe_bench.pareto import Point, draw, front
 from hotshoe_bench.report import details, workload
 from hotshoe_bench.sessions import Plan, prefix_share
@@ -18,12 +19,12 @@ from hotshoe_bench.summary import PERCENTILES, failures, summarize
 if TYPE_CHECKING:
     from hotshoe_bench.agent import Level
 
-_LATENCIES = {
+LATENCIES = {
     "ttft_ms": "time to first token",
     "itl_ms": "inter-token latency",
     "e2e_per_token_ms": "end to end by output token",
 }
-_COLUMNS = {
+COLUMNS = {
     "user_tokens_per_s": "tokens/s of a user",
     "output_tokens_per_s": "output tokens/s",
     "tokens_per_s": "all tokens/s",
@@ -54,7 +55,7 @@ def summarize_level(level: Level, plans: Sequence[Plan]) -> dict[str, float]:
 def render(levels: Sequence[Level], results: Sequence[Mapping[str, float]]) -> str:
     """Return what `bench agent` prints: the Pareto table, latencies, and failures."""
     best = {point.sessions for point in front(points(results))}
-    names = [name for name in _COLUMNS if all(name in numbers for numbers in results)]
+    names = [name for name in COLUMNS if all(name in numbers for numbers in results)]
     speeds = [
         (
             numbers["sessions"],
@@ -65,7 +66,7 @@ def render(levels: Sequence[Level], results: Sequence[Mapping[str, float]]) -> s
     ]
     latencies = [
         (title, numbers["sessions"], *(numbers[f"{name}_p{p}"] for p in PERCENTILES))
-        for name, title in _LATENCIES.items()
+        for name, title in LATENCIES.items()
         for numbers in results
         if f"{name}_p50" in numbers
     ]
@@ -74,7 +75,7 @@ def render(levels: Sequence[Level], results: Sequence[Mapping[str, float]]) -> s
         for level in levels
         for cause, failure in failures(level.records).items()
     ]
-    header = ("sessions", *(_COLUMNS[name] for name in names), "on the Pareto front")
+    header = ("sessions", *(COLUMNS[name] for name in names), "on the Pareto front")
     percentiles = tuple(f"p{p}" for p in PERCENTILES)
     parts = (
         table(header, speeds),
@@ -109,7 +110,7 @@ def document(
         "benchmark": "agent",
         "hotshoe": __version__,
         "server": {"base_url": args.base_url, "model": args.model, "endpoint": args.endpoint},
-        "workload": workload(args),
+        "workload": _workload(args),
         "summary": summary,
         "levels": [
             {"sessions": level.concurrency, **details(failures(level.records), level.records)}
@@ -118,14 +119,19 @@ def document(
     }
 
 
+def _workload(args: Namespace) -> dict[str, Any]:
+    """Return the flags that shape the load: those of drawn sessions shape no trace."""
+    unused = {flag[2:].replace("-", "_") for flag in DRAWN} if args.trace is not None else set()
+    return {name: value for name, value in workload(args).items() if name not in unused}
+
+
 def write_svg(path: Path, results: Sequence[Mapping[str, float]], model: str) -> None:
     """Draw the loads.
 
     Raises:
         ConfigError: The file cannot be written.
     """
-    title = f"{model}: sessions at a time"
     try:
-        path.write_text(draw(points(results), title), encoding="utf-8")
+        path.write_text(draw(points(results), model), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error}") from None

@@ -66,8 +66,8 @@ class Client:
     ) -> None:
         await self._session.close()
 
-    async def models(self) -> list[str]:
-        """Ask the server which models it serves.
+    async def models(self) -> dict[str, int | None]:
+        """Ask the server for its models: the context of each in tokens, None if it names none.
 
         Raises:
             ConfigError: Nobody answers there, or with an error.
@@ -86,8 +86,9 @@ class Client:
         if status != 200:
             raise ConfigError(f"{url}/v1/models answers HTTP {status}; give --model")
         try:
-            return [str(model["id"]) for model in json.loads(body)["data"]]
-        except (ValueError, TypeError, KeyError):
+            listed = json.loads(body)["data"]
+            return {str(model["id"]): _context(model.get("max_model_len")) for model in listed}
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise ConfigError(f"{url}/v1/models is no list of models; give --model") from None
 
     async def send(self, body: bytes, scheduled_s: float) -> Exchange:
@@ -143,5 +144,11 @@ def _reason(body: bytes) -> str:
     return " ".join(str(text).split())[:DETAIL_CHARS]
 
 
+def _context(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
 def _detail(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error  # the text of the outer one repeats the address
     return (" ".join(str(error).split()) or type(error).__name__)[:DETAIL_CHARS]

@@ -29,7 +29,7 @@ class Compare:
         if before["benchmark"] != after["benchmark"]:
             raise ConfigError(
                 f"{args.before} is of bench {before['benchmark']}, "
-                f"{args.after} of bench {after['benchmark']}"
+                f"{args.after} of bench {after['benchmark']}; give two results of one benchmark"
             )
         for line in differences(before, after):
             say(line)
@@ -46,8 +46,12 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"cannot read {path}: it is no JSON ({error}); give a file that --output-json wrote"
+        ) from None
     if not isinstance(value, dict) or "benchmark" not in value or not numbers(value):
         raise ConfigError(f"{path} is no result of `hotshoe bench`; write one with --output-json")
     return value

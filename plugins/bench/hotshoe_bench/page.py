@@ -11,8 +11,10 @@ from typing import Any
 
 from hotshoe.cli.session import say
 from hotshoe.errors import ConfigError
+from hotshoe_bench.agent_report import COLUMNS, LATENCIES
 from hotshoe_bench.compare import SETTINGS, differences, numbers, read
-from hotshoe_bench.pareto import HEIGHT, MARGIN, TICKS, WIDTH, Point, draw, front, text
+from hotshoe_bench.pareto import HEIGHT, MARGIN, WIDTH, Point, draw, front, text, ticks
+from hotshoe_bench.summary import PERCENTILES
 
 _COLORS = ("#1565c0", "#c62828", "#2e7d32", "#6a1b9a", "#ef6c00", "#37474f")
 #: Latencies of each request that a result keeps, and what the page calls them.
@@ -84,7 +86,7 @@ def _rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         values = [one.get(name) for one in found]
         first, others = values[0], values[1:]
         ratios = [f"{v / first:.3f}" if first and v is not None else "–" for v in others]
-        rows.append([name, *("–" if v is None else f"{v:,.4g}" for v in values), *ratios])
+        rows.append([name, *map(_number, values), *ratios])
     return rows
 
 
@@ -108,14 +110,39 @@ def _drawings(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
     parts = []
     for name, result in zip(names, results, strict=True):
         if found := points(numbers(result)):
-            parts.append(draw(found, f"{name}: sessions at a time"))
+            parts.append(draw(found, name))
             best = ", ".join(str(point.sessions) for point in front(found))
             parts.append(f"<p>On the Pareto front: {best} sessions at a time.</p>")
+            parts.append(_loads(found, numbers(result)))
     for key, title in _CURVES.items():
         values = [_measured(result, key) for result in results]
         if any(values):
             parts.append(curves(names, values, title))
     return parts
+
+
+def _loads(found: Sequence[Point], summary: Mapping[str, float]) -> str:
+    """Return a table with a row for each load of `bench agent`."""
+    spread = " / ".join(f"p{p}" for p in PERCENTILES)
+    cells = {title: [name] for name, title in COLUMNS.items()} | {
+        f"{title}, ms: {spread}": [f"{name}_p{p}" for p in PERCENTILES]
+        for name, title in LATENCIES.items()
+    }
+    rows = [
+        [
+            str(point.sessions),
+            *(
+                " / ".join(_number(summary.get(f"{name}@{point.sessions}")) for name in names)
+                for names in cells.values()
+            ),
+        ]
+        for point in found
+    ]
+    return _table(["sessions", *cells], rows)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.4g}"
 
 
 def points(summary: Mapping[str, float]) -> list[Point]:
@@ -144,7 +171,8 @@ def curves(names: Sequence[str], values: Sequence[Sequence[float]], title: str) 
         values: Ascending latencies of each; a curve may have none.
         title: Of the horizontal axis.
     """
-    right = max((row[-1] for row in values if row), default=0.0) or 1.0
+    times = ticks(max((row[-1] for row in values if row), default=0.0))
+    right = times[-1]
     wide, high = WIDTH - 2 * MARGIN, HEIGHT - 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -152,14 +180,14 @@ def curves(names: Sequence[str], values: Sequence[Sequence[float]], title: str) 
         text(WIDTH / 2, HEIGHT - 14, "middle", title),
         text(MARGIN, 48, "start", "share of requests"),
     ]
-    for number in range(TICKS + 1):
-        x, y = MARGIN + wide * number / TICKS, HEIGHT - MARGIN - high * number / TICKS
-        parts += [
-            f'<path d="M{MARGIN} {y}H{MARGIN + wide}M{x} {HEIGHT - MARGIN}V{MARGIN}" '
-            'stroke="#ddd"/>',
-            text(x, HEIGHT - MARGIN + 16, "middle", f"{right * number / TICKS:.3g}"),
-            text(MARGIN - 6, y + 4, "end", f"{number / TICKS:.0%}"),
-        ]
+    for time in times:
+        x = MARGIN + wide * time / right
+        parts.append(f'<path d="M{x} {HEIGHT - MARGIN}V{MARGIN}" stroke="#ddd"/>')
+        parts.append(text(x, HEIGHT - MARGIN + 16, "middle", f"{time:,g}"))
+    for share in ticks(1.0):
+        y = HEIGHT - MARGIN - high * share
+        parts.append(f'<path d="M{MARGIN} {y}H{MARGIN + wide}" stroke="#ddd"/>')
+        parts.append(text(MARGIN - 6, y + 4, "end", f"{share:.0%}"))
     for place, (name, row) in enumerate(zip(names, values, strict=True)):
         count, color = len(row), _COLORS[place % len(_COLORS)]
         chosen = sorted({round(i * (count - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})

@@ -43,7 +43,7 @@ class Record:
         tpot_ms: (e2e − ttft) / (output_len − 1); None for a single token.
         itl_ms: Gaps between arrivals of tokens.
         failure, detail: As in `Exchange`.
-    cached_len: Prompt tokens that the server found in its prefix cache; None if it gave none.
+        cached_len: Prompt tokens that the server found in its prefix cache; None if it gave none.
     """
 
     input_len: int

@@ -59,7 +59,8 @@ async def measure(args: Namespace) -> list[Record]:
 
     rng = random.Random(args.seed)
     async with Client(options.target(args)) as client:
-        args.model = args.model or await first_model(client)
+        if args.model is None:
+            args.model, _ = await first_model(client)
         jobs = make_jobs(args, rng)
         await warm_up(client, jobs[: args.num_warmups])
         jobs = jobs[args.num_warmups :]
@@ -70,8 +71,8 @@ async def measure(args: Namespace) -> list[Record]:
         return await load.open(jobs, times)
 
 
-async def first_model(client: Client) -> str:
-    """Ask the server for its first model.
+async def first_model(client: Client) -> tuple[str, int | None]:
+    """Ask the server for its first model, and for that one's context in tokens.
 
     Raises:
         ConfigError: There is none, or no server.
@@ -79,8 +80,9 @@ async def first_model(client: Client) -> str:
     models = await client.models()
     if not models:
         raise ConfigError("the server lists no model; give --model")
-    say(f"measuring model {models[0]}")
-    return models[0]
+    name, context = next(iter(models.items()))
+    say(f"measuring model {name}")
+    return name, context
 
 
 def make_jobs(args: Namespace, rng: random.Random) -> list[Job]:

@@ -23,6 +23,8 @@ from hotshoe_bench.prompts import Messages, Prompt, Writer, compose
 #: Tokens that all sessions of one load may hold together, about 8 bytes each.
 MAX_TOKENS = 50_000_000
 MAX_PAUSE_S = 3600.0
+#: A line of a trace, for messages.
+EXAMPLE = '{"prefix_len": 4096, "turns": [{"input_len": 300, "output_len": 120}]}'
 
 _Length = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 
@@ -107,7 +109,7 @@ def read_trace(path: Path) -> list[Plan]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+        raise ConfigError(f"--trace: cannot read {path}: {error.strerror}") from None
     decoder, plans = msgspec.json.Decoder(Plan), []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -115,9 +117,11 @@ def read_trace(path: Path) -> list[Plan]:
         try:
             plans.append(decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from None
+            raise ConfigError(
+                f"--trace {path}, line {number}: {error}; a line looks like {EXAMPLE}"
+            ) from None
     if not plans:
-        raise ConfigError(f"{path} holds no session; write one JSON object on each line")
+        raise ConfigError(f"--trace {path} holds no session; a line looks like {EXAMPLE}")
     return plans
 
 
@@ -131,6 +135,24 @@ def check_size(total: int) -> None:
         raise ConfigError(
             f"the sessions have {total:,} tokens, and the limit is {MAX_TOKENS:,}; "
             "ask for fewer or shorter sessions"
+        )
+
+
+def check_context(plans: Iterable[Plan], context: int | None) -> None:
+    """Refuse sessions that outgrow the model: the server would refuse their last turns.
+
+    Args:
+        plans: At least one.
+        context: Tokens of prompt and answer that the server allows; None if it does not say.
+
+    Raises:
+        ConfigError: One does.
+    """
+    longest = max(plan.num_tokens for plan in plans)
+    if context is not None and longest > context:
+        raise ConfigError(
+            f"a session grows to {longest:,} tokens, and the model's context is {context:,}; lower "
+            "--prefix-len, --num-turns, --input-len or --output-len, or give a shorter --trace"
         )
 
 

@@ -53,7 +53,7 @@ class Stream:
         token_times_s: When each event with new tokens arrived.
         end_s: When the last event about the answer arrived; None if there was none.
         num_prompt_tokens, num_output_tokens: By the server's count; None if it gave none.
-    num_cached_tokens: Of the prompt, found in the server's prefix cache; None if it gave none.
+        num_cached_tokens: Of the prompt, found in the server's prefix cache; None if it gave none.
         finish_reason: Why the answer ended; None if the stream broke off.
         done: Whether the closing `[DONE]` came.
         error: What went wrong by the server's account, or what could not be read.

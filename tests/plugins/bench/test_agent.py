@@ -104,7 +104,9 @@ def test_a_trace_is_replayed_with_its_pauses(agent, server, tmp_path: Path) -> N
     assert agent("--trace", trace, "--json", out, "--concurrency", 1).code == 0
     lengths = [len(asked["prompt"]) for asked in server.seen]
     assert lengths == [13, 23, 13, 19, 23, 29, 13, 19]
-    requests = json.loads(out.read_text())["levels"][0]["requests"]
+    document = json.loads(out.read_text())
+    assert "num_turns" not in document["workload"] and document["workload"]["trace"] == str(trace)
+    requests = document["levels"][0]["requests"]
     for first, second in zip(requests[::2], requests[1::2], strict=True):
         assert second["sent_s"] - first["ended_s"] >= 0.199
 
@@ -118,6 +120,15 @@ def test_a_failure_ends_its_session(agent, server, tmp_path: Path) -> None:
     counts = [numbers[f"num_{name}@1"] for name in ("completed", "failed", "not_sent")]
     assert counts == [1, 1, 1]
     assert "too many requests" in ran.out
+
+
+def test_sessions_outgrow_the_model(agent, server) -> None:
+    server.models_body = {"data": [{"id": "fake", "max_model_len": 54}]}
+    ran = agent("--num-turns", 3)
+    assert ran.code == 2 and not server.seen
+    assert "a session grows to 55 tokens, and the model's context is 54; lower" in ran.err
+    server.models_body["data"][0]["max_model_len"] = 55
+    assert agent("--num-turns", 3).code == 0
 
 
 def test_a_failing_warm_up_ends_it(agent, server) -> None:

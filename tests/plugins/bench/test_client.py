@@ -48,9 +48,9 @@ def test_the_key_is_not_shown() -> None:
     assert "sesame" not in repr(Target("http://x", "/", "sesame"))
 
 
-@pytest.mark.parametrize("models", [{"data": 5}, {}, []])
+@pytest.mark.parametrize("models", [{"data": 5}, {}, [], {"data": ["a"]}])
 def test_a_list_of_models_that_is_none(server, models: object) -> None:
-    async def ask() -> list[str]:
+    async def ask() -> dict[str, int | None]:
         async with Client(Target(server.url, "/v1/completions")) as client:
             return await client.models()
 

@@ -49,11 +49,12 @@ def test_a_front_of_sessions() -> None:
         "user_tokens_per_s@4": 50.0,
         "output_tokens_per_s@4": 170.0,
         "user_tokens_per_s@9": 40.0,
+        **{f"ttft_ms_p{p}@4": 1.5 + p for p in (50, 90, 99)},
     }
     assert [tuple(point) for point in points(summary)] == [(1, 90.0, 80.0), (4, 50.0, 170.0)]
-    assert "On the Pareto front: 4, 1 sessions" in page(
-        ["a"], [{"benchmark": "agent", "summary": summary}]
-    )
+    found = page(["a"], [{"benchmark": "agent", "summary": summary}])
+    assert "On the Pareto front: 4, 1 sessions" in found
+    assert "<td>51.5 / 91.5 / 100.5</td>" in found and "<th>tokens/s of a user</th>" in found
 
 
 def test_a_curve_ends_with_all_requests_at_the_slowest() -> None:

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe_bench.pareto import HEIGHT, WIDTH, Point, draw, front
+from hotshoe_bench.pareto import HEIGHT, TICKS, WIDTH, Point, draw, front, ticks
 
 SPEEDS = st.integers(0, 5).map(float)
 POINTS = st.lists(st.builds(Point, st.integers(1, 64), SPEEDS, SPEEDS), max_size=8)
@@ -38,4 +38,18 @@ def test_the_image_shows_every_point(points: list[Point]) -> None:
     for circle in circles:
         assert 0 <= float(circle.get("cx")) <= WIDTH
         assert 0 <= float(circle.get("cy")) <= HEIGHT
-    assert 'a <b> & "c"' in {text.text for text in image.findall("{*}text")}
+    words = [text.text for text in image.findall("{*}text")]
+    assert any(text.startswith('a <b> & "c" (') for text in words)
+
+
+@given(st.floats(1e-6, 1e9))
+def test_ticks_are_few_even_and_round(highest: float) -> None:
+    found = ticks(highest)
+    assert found[0] == 0 and found[-2] < highest <= found[-1]
+    assert len(found) <= TICKS + 1
+    assert f"{found[1]:.3e}"[:5] in ("1.000", "2.000", "5.000")
+
+
+def test_ticks_of_nothing() -> None:
+    assert ticks(0.0) == [0.0, 1.0]
+    assert ticks(1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
