@@ -31,10 +31,11 @@ from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
 from hotshoe.layers.vocabulary import Embedding, Logits
-from hotshoe.layers.weights import Holder, Place, WeightTable
+from hotshoe.layers.weights import HOST, Holder, Place, WeightTable
 
 __all__ = [
     "FLOATS",
+    "HOST",
     "PLAIN_ACTIVATIONS",
     "AdapterLimits",
     "AdapterTable",

@@ -137,7 +137,10 @@ class WeightFormat(Protocol):
 
 @runtime_checkable
 class CostlyFormat(WeightFormat, Protocol):
-    """A format whose results are worth keeping for the next start."""
+    """A format whose results are worth keeping for the next start.
+
+    Its `canonical` gets tensors on the device where its results go, and may compute there.
+    """
 
     def recipe(self, layer: str) -> str | None:
         """Say what `canonical` makes of a layer's tensors, so that another text means other

@@ -19,15 +19,16 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import CheckpointError, ConfigError
-from hotshoe.layers.formats import CostlyFormat, Shape, Share, Storage, TensorSpec, WeightFormat
+from hotshoe.layers.formats import CostlyFormat, WeightFormat
 from hotshoe.layers.weights import HOST
+from hotshoe.layers.wrapped import WrappedFormat
 from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.loader.shared import layout
 
@@ -195,7 +196,7 @@ def kept_files(folder: Path) -> list[Path]:
     )
 
 
-class KeptFormat:
+class KeptFormat(WrappedFormat):
     """A `WeightFormat` whose results are kept.
 
     Args:
@@ -203,28 +204,13 @@ class KeptFormat:
         folder: Where its results are.
     """
 
-    online: bool
-    unused: Sequence[str]
-    renames: Sequence[tuple[str, str]]
-
     def __init__(self, inner: CostlyFormat, folder: KeptFolder) -> None:
-        self._inner, self._folder = inner, folder
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what else the format has."""
-        return getattr(self._inner, name)
-
-    def storage(self, layer: str, shape: Shape) -> Storage | None:
-        """Return the format's answer."""
-        return self._inner.storage(layer, shape)
-
-    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
-        """Return the format's answer."""
-        return self._inner.tensors(layer, shape, share)
+        super().__init__(inner)
+        self._recipe, self._folder = inner.recipe, folder
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Return what was kept, or what the format makes; tensors that it leaves are not kept."""
-        recipe = self._inner.recipe(layer)
+        recipe = self._recipe(layer)
         if recipe is None or any(t.device != HOST for parts in tensors.values() for t in parts):
             return self._inner.canonical(layer, tensors)
         digest = digest_of(recipe, tensors)
@@ -278,7 +264,7 @@ def _packed(made: Pieces) -> dict[str, Tensor]:
     """Return tensors by name and number, those of integers of four bits packed."""
     found = {}
     for name, parts in made.items():
-        for number, part in enumerate(parts):
+        for number, part in enumerate(p.to(HOST) for p in parts):
             if part.dtype == torch.int8 and _is_four_bits(part):
                 flat = part.contiguous().view(-1, 2).view(torch.uint8)
                 found[f"{name}/{number}{HALVES}"] = (flat[:, 0] | flat[:, 1] << 4).view(

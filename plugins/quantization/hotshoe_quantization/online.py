@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import ConfigError
-from hotshoe.layers import OnlineFormat, Storage
+from hotshoe.layers import HOST, OnlineFormat, Storage
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.stored import EXPERTS
 
@@ -33,8 +33,10 @@ RANGES = (1.0, 0.93, 0.86, 0.79)
 LINES = 2
 #: What `quantized_groups` makes. Another number for whatever changes what comes out.
 RECIPE = "four bits by lines, 2"
-#: Numbers that a thread works on at once: few enough for a core's cache.
+#: Numbers that a thread works on at once: few enough for a core's cache; and another device, which
+#: has much memory left while a model loads, but not several times a large matrix.
 STRIP = 1 << 18
+STRIP_THERE = 1 << 24
 
 #: 8-bit floats with a scale for each row, or for each block as DeepSeek publishes them.
 ROWS_OF_FLOATS = QuantSpec("fp8_e4m3", "channel", online=True)
@@ -98,10 +100,15 @@ def quantized_groups(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]
         Values int8 [rows, columns] from 0 to 15, and scales and zero points, float32
         [rows, groups].
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    strips = weight.split(max(1, STRIP // weight.shape[1]))
-    with ThreadPoolExecutor(max(1, (cores or 1) // torch.get_num_threads())) as pool:
-        values, scales, zeros = zip(*pool.map(partial(_fitted, size=size), strips), strict=True)
+    fit = partial(_fitted, size=size)
+    if weight.device == HOST:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        strips = weight.split(max(1, STRIP // weight.shape[1]))
+        with ThreadPoolExecutor(max(1, (cores or 1) // torch.get_num_threads())) as pool:
+            values, scales, zeros = zip(*pool.map(fit, strips), strict=True)
+    else:
+        strips = weight.split(max(1, STRIP_THERE // weight.shape[1]))
+        values, scales, zeros = zip(*map(fit, strips), strict=True)
     return torch.cat(values), torch.cat(scales), torch.cat(zeros)
 
 

@@ -7,6 +7,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, Linear, Matrix
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
+from hotshoe_quantization import online
 from hotshoe_quantization.online import (
     RECIPE,
     STRIP,
@@ -110,6 +111,15 @@ def test_groups_divide_the_inputs():
     assert int4_128().storage("a", (8, 256)).weight.group_size == 128
     with pytest.raises(ConfigError, match="groups of 128 do not divide the 192 inputs of a"):
         int4_128().storage("a", (8, 192))
+
+
+def test_another_device_fits_the_same_without_threads(monkeypatch):
+    weight = torch.randn(64, 128)
+    wanted = quantized_groups(weight, 32)
+    monkeypatch.setattr(online, "HOST", None)
+    monkeypatch.setattr(online, "STRIP_THERE", 128 * 10)
+    for made, expected in zip(quantized_groups(weight, 32), wanted, strict=True):
+        assert torch.equal(made, expected)
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0, -3.0])

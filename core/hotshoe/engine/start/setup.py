@@ -157,12 +157,14 @@ class EngineSetup:
         """Let the plugin make a format."""
         from hotshoe.layers.formats import checked_format
         from hotshoe.layers.guarded import GuardedFormat
+        from hotshoe.layers.wrapped import placed_format
         from hotshoe.loader.kept import kept_format
 
         method = self.plugins.pick(kind, name, hook)
         guard = blaming_plugin(self.plugins, hook, name)
         with guard:
             made = checked_format(resolve_lazy(method)(*arguments), name)
+            made = placed_format(made, self.selector.facts)
             if self.config.quantization_cache_dir is not None:
                 made = kept_format(made, name, self.config)
         return GuardedFormat(made, guard)
