@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--matrices", default="", help="names, with commas; default: all")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     engine = {
         "model": args.model,
         "load_format": "dummy",
