@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_intermixed_args()
-    plugins = PluginManager([*installed_entry_points(), EntryPoint("synthetic", "synthetic", "0", Plugin)])
+    plugins = PluginManager(
+        [*installed_entry_points(), EntryPoint("synthetic", "synthetic", "0", Plugin)]
+    )
     engine = {
         "load_format": "dummy",
         "skip_tokenizer_init": True,

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.test_speculation import GREEDY, PATTERN, SETTINGS, answers, check
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import ConfigError, MemoryLimitError, RequestError, UserError
 
 #: For what does not depend on the platform.
@@ -136,6 +137,12 @@ def test_its_memory_is_part_of_the_plan(open_llm: Callable[..., LLM], draft_dir:
         assert memory["draft_kv_cache"] == pytest.approx(memory["kv_cache"], rel=0.1)
         assert memory["kv_cache"] + memory["draft_kv_cache"] <= 1 << 20
         assert alone["kv_cache"] > 0.9 * (1 << 20)
+        told = {
+            need.use: need.bytes for need in explain(llm.config, llm.engine.setup.plugins).memory
+        }
+        assert told["draft weights"] == pytest.approx(memory["draft_weights"], rel=0.01)
+        assert told["draft KV cache"] == memory["draft_kv_cache"]
+        assert told["KV cache"] == memory["kv_cache"]
 
 
 def test_it_may_run_on_another_platform(
@@ -150,6 +157,9 @@ def test_it_may_run_on_another_platform(
         assert llm.stats().num_accepted_tokens > 0
         assert llm.memory["kv_cache"] == alone["kv_cache"]
         assert llm.memory["draft_kv_cache"] == pytest.approx(alone["kv_cache"], rel=0.1)
+        told = {need.use: need for need in explain(llm.config, llm.engine.setup.plugins).memory}
+        assert told["KV cache"].bytes == alone["kv_cache"]
+        assert told["draft weights"].note.endswith(f" on {other}")
         llm.sleep(1)
         llm.wake_up()
         check(answers(llm), plain)

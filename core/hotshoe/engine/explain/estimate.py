@@ -12,6 +12,7 @@ from typing import Any
 
 from hotshoe.config import ResolvedConfig
 from hotshoe.engine.start.cache_plan import cache_bytes, concurrency, plan_cache
+from hotshoe.engine.start.draft import share_caches
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.platform import MemoryBudget
@@ -109,12 +110,29 @@ def group_uses(config: ResolvedConfig, caches: CacheLayout) -> tuple[GroupUse, .
     )
 
 
-def cache_need(
-    config: ResolvedConfig, caches: CacheLayout, vocab_size: int, budget: MemoryBudget
-) -> Need:
-    """Plan the cache as start-up would; a plan that fails says why."""
+def paper_info(caches: CacheLayout, vocab_size: int, budget: MemoryBudget) -> WorkerInfo:
+    """Return what a worker would say of caches and memory once its weights are loaded."""
     size = sum(pool.block_bytes for pool in caches.pools)
-    info = WorkerInfo(vocab_size, size, budget.available_bytes, budget.note, caches=caches)
+    return WorkerInfo(vocab_size, size, budget.available_bytes, budget.note, caches=caches)
+
+
+def draft_need(
+    draft: ResolvedConfig, found: WorkerInfo, config: ResolvedConfig, info: WorkerInfo
+) -> tuple[tuple[ResolvedConfig, WorkerInfo], Need]:
+    """Share the memory for caches as start-up would; return what is left for the engine's model,
+    and the draft model's line of the plan."""
+    try:
+        shared = share_caches(draft, found, config, info)
+    except MemoryLimitError as error:
+        return (config, info), Need("draft KV cache", 0, f"does not fit: {error}")
+    room = f"for {concurrency(draft, found, shared.num_blocks):.1f} requests"
+    return (shared.config, shared.info), Need("draft KV cache", shared.bytes, room)
+
+
+def cache_need(config: ResolvedConfig, info: WorkerInfo) -> Need:
+    """Plan the cache as start-up would; a plan that fails says why."""
+    caches = info.caches
+    assert caches is not None
     try:
         blocks = plan_cache(config, info)
     except MemoryLimitError as error:
@@ -127,7 +145,7 @@ def cache_need(
     else:
         note += f", {room}"
     if config.kv_cache_memory_bytes is None:
-        note += f"; {budget.note}" if budget.note else ""
+        note += f"; {info.budget_note}" if info.budget_note else ""
     return Need("KV cache", cache_bytes(info, blocks), note)
 
 

@@ -16,14 +16,17 @@ from hotshoe.engine.explain.estimate import (
     Need,
     activation_bytes,
     cache_need,
+    draft_need,
     group_uses,
+    paper_info,
     step_shares,
 )
 from hotshoe.engine.explain.fates import WeightFate, fates
 from hotshoe.engine.explain.numerics import numerics
+from hotshoe.engine.start.draft import draft_setup
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.errors import ConfigError, SelectionError
-from hotshoe.executor import Worker
+from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
 STEPS_IN_FLIGHT = 2
+#: Of a draft model beside the engine's: it gets a part of the engine's.
+NO_MEMORY = MemoryBudget(0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +126,6 @@ def explain(
     worker = replace(setup, selector=selector).torch_worker()
     ctx, model = worker.build()
     graphs = _decide_rest(selector, setup, model.vocab_size)
-    norms = sum(
-        expected.shape[0] * TYPE_BITS[ctx.dtype] // 8
-        for name, expected in ctx.weights.expected.items()
-        if len(expected.shape) == 1 and not name.endswith(".bias")
-    )
     caches = worker.layout(ctx)
     place = setup.model_config.file or setup.model_config.path
     found, note = fates(ctx.weights, place, setup.config.load_format)
@@ -137,7 +137,7 @@ def explain(
         setup.changes,
         tuple(selector.decisions.values()),
         (
-            *_memory(setup, ctx, norms, caches, recorded is not None),
+            *_memory(setup, ctx, caches, _draft(setup), recorded is not None),
             Need("graphs", 0, graphs),
         ),
         tuple(selector.uses[key] for key in keys),
@@ -171,33 +171,74 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     return said or "none recorded"
 
 
+def _weight_bytes(ctx: BuildContext, selector: _PaperSelector) -> int:
+    """Return the bytes of matrices, tables and norms, wherever they are kept."""
+    norms = sum(
+        expected.shape[0] * TYPE_BITS[ctx.dtype] // 8
+        for name, expected in ctx.weights.expected.items()
+        if len(expected.shape) == 1 and not name.endswith(".bias")
+    )
+    return selector.matrix_bytes() + selector.table_bytes() + norms
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A draft model on paper: its weights, and what it would say once they are loaded."""
+
+    config: ResolvedConfig
+    weight_bytes: int
+    info: WorkerInfo
+
+
+def _draft(setup: EngineSetup) -> _Draft | None:
+    """Build the layers of the draft model that the configuration names, if it names one, and core
+    computes it."""
+    own = draft_setup(setup)
+    if own is None or own.platform.create_worker(own.config) is not None:
+        return None
+    selector = _PaperSelector(own, may_lack=True)
+    worker = replace(own, selector=selector).torch_worker()
+    ctx, model = worker.build()
+    weights, caches = _weight_bytes(ctx, selector), worker.layout(ctx)
+    elsewhere = own.config.platform != setup.config.platform
+    budget = own.platform.memory_budget(own.config).after(weights) if elsewhere else NO_MEMORY
+    return _Draft(own.config, weights, paper_info(caches, model.vocab_size, budget))
+
+
 def _memory(
-    setup: EngineSetup, ctx: BuildContext, norms: int, caches: CacheLayout, is_recorded: bool
+    setup: EngineSetup,
+    ctx: BuildContext,
+    caches: CacheLayout,
+    draft: _Draft | None,
+    is_recorded: bool,
 ) -> tuple[Need, ...]:
     config, selector, offload = setup.config, ctx.selector, ctx.offload
+    assert isinstance(selector, _PaperSelector)
     uses = selector.uses
     stages = config.pipeline_parallel_size
     note = f"of the first of {stages} stages" if stages > 1 else ""
-    held = selector.matrix_bytes() + selector.table_bytes() + norms
+    held = _weight_bytes(ctx, selector)
     away = [] if offload is None else [Need("host memory", offload.step_bytes, offload.note())]
     weights = Need("weights", held - (offload.saved_bytes if offload else 0), note)
     activations = Need(
         "activations", activation_bytes(config, selector), f"{config.max_num_batched_tokens} tokens"
     )
-    taken = weights.bytes + activations.bytes
+    beside = draft is not None and draft.config.platform == config.platform
+    taken = weights.bytes + (draft.weight_bytes if draft is not None and beside else 0)
     if is_recorded or setup.platform.measures_memory:
         whole = int(setup.selector.facts.memory_bytes * USABLE_SHARE)
         note = f"{USABLE_SHARE:.0%} of the device's memory, less weights and activations"
-        budget = MemoryBudget(max(whole - taken, 0), note)
+        budget = MemoryBudget(max(whole - taken - activations.bytes, 0), note)
     else:
-        budget = setup.platform.memory_budget(config).after(weights.bytes)
+        budget = setup.platform.memory_budget(config).after(taken)
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
-    return (
-        weights,
-        *away,
-        cache_need(config, caches, vocab, budget),
-        activations,
-    )
+    info, drafts = paper_info(caches, vocab, budget), list[Need]()
+    if draft is not None:
+        where = draft.config.model if beside else f"{draft.config.model} on {draft.config.platform}"
+        shared, cache = draft_need(draft.config, draft.info, config, info)
+        drafts = [Need("draft weights", draft.weight_bytes, where), cache]
+        config, info = shared
+    return weights, *away, cache_need(config, info), *drafts, activations
 
 
 def named_platform(

@@ -1,9 +1,18 @@
 """Sizes from specifications: against numbers worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.explain.estimate import activation_bytes, cache_need, group_uses, step_shares
+from hotshoe.engine.explain.estimate import (
+    activation_bytes,
+    cache_need,
+    draft_need,
+    group_uses,
+    paper_info,
+    step_shares,
+)
 from hotshoe.platform import DeviceFacts, MemoryBudget
 from hotshoe.slots import (
     SLOTS,
@@ -16,6 +25,8 @@ from hotshoe.slots import (
 )
 from hotshoe.types.cache import CachePart, CacheSpec
 from hotshoe.types.layout import lay_out
+
+PLAIN = EngineConfig(max_model_len=64, block_size=16, max_num_batched_tokens=16, max_num_seqs=2)
 
 
 def using(uses) -> Selector:
@@ -48,16 +59,43 @@ def test_activations_grow_with_tokens_and_rows() -> None:
 
 
 def test_the_cache_is_planned_as_at_start_up() -> None:
-    config = EngineConfig(max_model_len=64, block_size=16, max_num_seqs=2)
+    config = PLAIN
     caches = lay_out([CacheSpec("full", 16, (CachePart("kv", "n", (100,), "int8", 0),))], 64, 64)
-    need = cache_need(config, caches, 1000, MemoryBudget(550, "half"))
+    need = cache_need(config, paper_info(caches, 1000, MemoryBudget(550, "half")))
     assert (need.bytes, need.note) == (
         500,
         "5 blocks of 100 bytes, for 1.2 requests of 64 tokens; half",
     )
-    need = cache_need(config, caches, 1000, MemoryBudget(10**6))
+    need = cache_need(config, paper_info(caches, 1000, MemoryBudget(10**6)))
     assert need.bytes == 800
-    assert cache_need(config, caches, 1000, MemoryBudget(399)).note.startswith("does not fit: ")
+    assert cache_need(config, paper_info(caches, 1000, MemoryBudget(399))).note.startswith(
+        "does not fit: "
+    )
+
+
+def test_a_draft_model_shares_the_memory_for_caches() -> None:
+    config = replace(PLAIN, model="large", platform="cpu")
+    draft = replace(config, model="small")
+    info, found = (
+        paper_info(
+            lay_out([CacheSpec("full", 16, (CachePart("kv", "n", (size,), "int8", 0),))], 64, 64),
+            1000,
+            MemoryBudget(budget),
+        )
+        for size, budget in ((300, 2400), (100, 900))
+    )
+    (left, other), need = draft_need(draft, found, config, info)
+    assert (need.use, need.bytes, need.note) == ("draft KV cache", 600, "for 1.5 requests")
+    assert (left, other.cache_budget_bytes) == (config, 1800)
+    (left, other), need = draft_need(
+        draft, found, replace(config, kv_cache_memory_bytes=2000), info
+    )
+    assert (need.bytes, left.kv_cache_memory_bytes) == (500, 1500)
+    (_, other), need = draft_need(replace(draft, platform="cuda"), found, config, info)
+    assert (need.bytes, other.cache_budget_bytes) == (800, 2400)
+    need = draft_need(draft, found, config, replace(info, cache_budget_bytes=100))[1]
+    assert need.bytes == 0
+    assert need.note.startswith("does not fit: speculative_config.model small: ")
 
 
 def test_groups_and_pools_are_told_apart() -> None:
@@ -77,7 +115,7 @@ def test_groups_and_pools_are_told_apart() -> None:
         ("full", None, (4,), 1, 40, 0),
     ]
     assert [g.request_bytes for g in uses] == [400, 50, 50, 50, 1200]
-    need = cache_need(config, caches, 1000, MemoryBudget(3470))
+    need = cache_need(config, paper_info(caches, 1000, MemoryBudget(3470)))
     assert need.note == (
         "107 blocks of 10 bytes and 80 blocks of 30 bytes, for 2.0 requests of 640 tokens"
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.explain.estimate import cache_need
+from hotshoe.engine.explain.estimate import cache_need, paper_info
 from hotshoe.engine.start.cache_plan import (
     cache_bytes,
     concurrency,
@@ -93,7 +93,7 @@ def test_explain_says_what_is_kept(mode, words):
         state_cache_mode=mode,
     )
     caches = lay_out([FULL, state(mode)], 64, 32)
-    note = cache_need(config, caches, 1000, MemoryBudget(10**6)).note
+    note = cache_need(config, paper_info(caches, 1000, MemoryBudget(10**6))).note
     count = {"none": 3, "align": 6, "all": 20}[mode]
     assert f"12 blocks of 16 tokens, 100 bytes each and {count} states, 50 bytes each" in note
     assert words in note
