@@ -38,7 +38,7 @@ def checkpoint_files(path: Path) -> list[Path]:
         hint = (
             f" ({pickled[0]} is a pickle, which could run code and is never loaded: convert it)"
             if pickled
-            else ""
+            else "; fetch the checkpoint's, or take random numbers with --load-format dummy"
         )
         raise CheckpointError(f"{path} holds no *.safetensors file{hint}")
     return sorted(files, key=natural_key)

@@ -82,6 +82,8 @@ def weight_files(path: Path) -> list[Path]:
     Raises:
         CheckpointError: None there, or one is missing.
     """
+    if not path.exists():
+        raise CheckpointError(f"no model at {path}; give its directory, its file, or a name")
     return [path] if path.is_file() else checkpoint_files(path)
 
 

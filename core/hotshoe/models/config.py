@@ -84,7 +84,10 @@ class ModelConfig:
         values = merged(values, {k: v for k, v in overrides.items() if k != TEXT})
         names = values.get("architectures")
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
-            raise CheckpointError(f"{path / 'config.json'} names no architecture")
+            raise CheckpointError(
+                f"{path / 'config.json'} names no architecture: its field 'architectures' must be "
+                'a list of names, such as ["LlamaForCausalLM"]; fetch the file of the checkpoint'
+            )
         return cls(
             path,
             names[0],
@@ -163,6 +166,10 @@ def _check_place(path: Path) -> None:
             "or a name: with hotshoe-demo installed demo, with hotshoe-hub ORGANIZATION/MODEL "
             "(`hotshoe plugins` lists what is)"
         )
+    raise CheckpointError(
+        f"{path / 'config.json'} is missing; a model's directory holds config.json, "
+        "tokenizer.json and *.safetensors files"
+    )
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
@@ -174,7 +181,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     try:
         values = parse_json(read_text(path, max_bytes))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+        raise CheckpointError(f"{path} cannot be read: {error}; fetch it again") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
     return values

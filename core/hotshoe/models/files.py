@@ -30,7 +30,7 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         file = os.open(path, flags)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
+        raise CheckpointError(f"{path} is missing; check the path, or fetch the file") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         cause = getattr(error, "strerror", None) or error
         raise CheckpointError(f"{str(path)[:500]} cannot be read: {cause}") from None

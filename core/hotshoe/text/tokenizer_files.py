@@ -87,7 +87,10 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
         )
     if backend.get_vocab_size() == len(backend.get_added_tokens_decoder()):
         # Nothing but the special tokens of the class that config.json names.
-        raise CheckpointError(f"{directory} holds no tokenizer: neither tokenizer.json nor another")
+        raise CheckpointError(
+            f"{directory} holds no tokenizer: neither tokenizer.json nor another; fetch the "
+            "checkpoint's, name one with --tokenizer, or give --skip-tokenizer-init"
+        )
     return backend
 
 

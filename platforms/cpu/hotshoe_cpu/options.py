@@ -37,7 +37,8 @@ class CpuOptions:
         for name, value in values.items():
             if name not in _KINDS:
                 raise ConfigError(
-                    f"platform cpu has no option {name!r}; it has {', '.join(_KINDS)}"
+                    f"platform_options: platform cpu has no option {name!r}; "
+                    f"it has {', '.join(_KINDS)}"
                 )
             if isinstance(value, bool) or not isinstance(value, _KINDS[name]):
                 raise ConfigError(f"platform_options.{name} cannot be {value!r}")

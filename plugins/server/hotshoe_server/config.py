@@ -156,7 +156,9 @@ class ServerConfig:
     def __post_init__(self) -> None:
         check_options(self)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
-            raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+            raise ConfigError(
+                "TLS needs both ssl_certfile and ssl_keyfile; give the other one, too"
+            )
         self._check_tool_servers()
         if self.uds is not None and self.ssl_certfile is not None:
             raise ConfigError("a unix socket (uds) speaks no TLS; leave ssl_certfile out")

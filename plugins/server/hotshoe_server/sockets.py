@@ -45,7 +45,10 @@ def open_port(host: str, port: int) -> socket.socket:
             raise ConfigError(
                 f"port {port} of {host} is taken, perhaps by another server; choose one with --port"
             ) from None
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror}; "
+            "choose others with --host and --port"
+        ) from None
 
 
 def open_unix(option: str, path: str, private: bool = True) -> socket.socket:

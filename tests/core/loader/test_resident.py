@@ -71,3 +71,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(CheckpointError, match="is empty"):
         ResidentFiles([tmp_path / "empty"], 10)
+
+
+def test_a_place_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no model at .*nowhere; give its directory"):
+        weight_files(tmp_path / "nowhere")

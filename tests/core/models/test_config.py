@@ -163,7 +163,7 @@ def test_what_is_no_model_directory_is_named(tmp_path):
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read: maximum recursion depth"),
         ("[1]", "must hold a JSON object"),
-        ("{}", "names no architecture"),
+        ("{}", "names no architecture: its field 'architectures' must be"),
         ('{"architectures": []}', "names no architecture"),
         ('{"architectures": "Llama"}', "names no architecture"),
         ('{"architectures": ["A"], "max_position_embeddings": -4}', "max_position_embeddings"),
@@ -178,5 +178,7 @@ def test_malformed_files_are_named(write, text, message):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+    with pytest.raises(
+        CheckpointError, match=r"config\.json is missing; a model's directory holds"
+    ):
         ModelConfig.load(tmp_path)

@@ -157,8 +157,8 @@ def test_a_taken_port_is_known_before_the_model_loads(run_server) -> None:
             for case in (
                 (["--port", "70000"], "port must be between 0 and 65535"),
                 (["--tool-call-parser", "hermse"], "unknown tool parser"),
-                (["--api-key-file", "/no/such/file"], "cannot read the keys"),
-                (["demo", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+                (["--api-key-file", "/no/such/file"], "--api-key-file: cannot read the keys"),
+                (["demo", "--host", "256.1.1.1"], "choose others with --host"),
                 (["demo", "--api-processes", "2", "--no-engine-process"], "process of its own"),
             )
         ),

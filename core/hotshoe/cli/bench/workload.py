@@ -108,7 +108,8 @@ def open_for(args: Namespace) -> Iterator[LLM]:
         assert longest is not None
         if length > longest:
             raise ConfigError(
-                f"--input-len and --output-len make {length} tokens, but max_model_len is {longest}"
+                f"--input-len and --output-len make {length} tokens, "
+                f"but max_model_len is {longest}; lower one of the two"
             )
         yield llm
 
