@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import add_engine_flags, engine_config
@@ -20,7 +21,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts, Target
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import COMPOSED, REFERENCE
-from hotshoe.slots.show import show_spec, show_verdict
+from hotshoe.slots.show import short_spec, show_verdict
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from hotshoe.engine.explain.fates import WeightFate
     from hotshoe.slots import Decision
 
+#: Characters of a line of names.
+WRAP = 100
 CACHES_HEADER = ("keeps", "layers", "numbers", "pool", "block", "longest request", "empty places")
 WEIGHTS_HEADER = ("tensor", "alike", "shape", "in the file", "held by", "part", "kept as")
 
@@ -192,7 +195,11 @@ def _package_rows(explanation: Explanation) -> list[tuple[str, str]]:
     by_package: dict[str, list[str]] = {}
     for name, package in explanation.packages.items():
         by_package.setdefault(package, []).append(name)
-    return [(package, ", ".join(names)) for package, names in sorted(by_package.items())]
+    return [
+        (package * (number == 0), line)
+        for package, names in sorted(by_package.items())
+        for number, line in enumerate(wrap(", ".join(names), WRAP, break_on_hyphens=False))
+    ]
 
 
 def _weight_row(fate: WeightFate) -> tuple[object, ...]:
@@ -250,7 +257,7 @@ def _rows(decision: Decision, uses: int, share: float) -> list[tuple[object, ...
     why = f": {decision.reason}" if decision.reason else ""
     first = (
         *(decision.slot, uses or "", f"{share:.1%}" if share else ""),
-        show_spec(decision.spec),
+        short_spec(decision.spec),
         decision.chosen,
         f"chosen, score {decision.score}{why}",
     )

@@ -1,9 +1,11 @@
 """Specifications and verdicts as text, without what goes without saying."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from hotshoe.slots import GatedMlpSpec, LinearSpec, QuantSpec, Verdict, accept, refuse
-from hotshoe.slots.show import show_spec, show_verdict, words_of
+from hotshoe.slots.show import short_spec, show_spec, show_verdict, words_of
 
 
 def test_records_within_specifications() -> None:
@@ -24,6 +26,24 @@ def test_fields_with_records_within_records() -> None:
         "activation=silu",
     ]
     assert words_of("") == []
+
+
+@dataclass(frozen=True)
+class Stack:
+    layers: tuple[tuple[GatedMlpSpec, int], ...]
+    sizes: tuple[int, ...] = ()
+
+
+def test_records_of_a_long_specification_are_left_out() -> None:
+    weight = QuantSpec("int8", "channel", online=True)
+    linear = LinearSpec(8, 4, "float32", weight=weight)
+    stack = Stack(((GatedMlpSpec(linear, linear, "silu"), 9),), (1, 2))
+    assert words_of(show_spec(stack)) == [
+        f"layers=((({show_spec(stack.layers[0][0])}) 9))",
+        "sizes=(1, 2)",
+    ]
+    assert short_spec(stack) == "layers=(((...) 9)) sizes=(1, 2)"
+    assert short_spec(linear) == show_spec(linear)
 
 
 @pytest.mark.parametrize(
