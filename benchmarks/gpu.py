@@ -134,7 +134,7 @@ class Bench:
         import torch
 
         event = partial(torch.cuda.Event, enable_timing=True)
-        worker = self.llm.engine.core._worker
+        worker = self.llm.engine.core.workers.main
         execute = worker.execute
         for batch in batches:
 

@@ -93,7 +93,7 @@ def test_aborted_and_failed_requests_leave_nothing(
         stream = llm.stream(LONG, GREEDY)
         for _ in range(3):
             next(stream)
-        rows = llm.engine.core._draft_model._rows
+        rows = llm.engine.core.workers.draft_model._rows
         assert len(rows._rows) == 1
         stream.close()
         rows.cache.check_held([])
@@ -120,7 +120,7 @@ def test_weights_that_cannot_be_moved_are_read_again(
 
     with open_llm(speculative_config=method(draft_dir)) as llm:
         before = llm.generate(LONG, GREEDY)[0].outputs
-        monkeypatch.setattr(llm.engine.core._draft_model._worker, "offload", refuse)
+        monkeypatch.setattr(llm.engine.core.workers.draft_model._worker, "offload", refuse)
         llm.sleep(1)
         llm.wake_up()
         check(llm.generate(LONG, GREEDY)[0].outputs, before)

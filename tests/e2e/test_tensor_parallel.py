@@ -52,7 +52,7 @@ def open_dummy(model_dir: Path, size: int, **options: object) -> LLM:
 
 
 def rank_pids(llm: LLM) -> list[int]:
-    return [rank.process.pid for rank in llm.engine.core._worker._group.ranks]
+    return [rank.process.pid for rank in llm.engine.core.workers.main._group.ranks]
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ def test_ranks_end_when_the_engine_is_killed(model_dir: Path) -> None:
     code = f"""
 from hotshoe import LLM, SamplingParams, TokensPrompt
 llm = LLM({str(model_dir)!r}, load_format="dummy", platform="cpu", tensor_parallel_size=2)
-print(*[rank.process.pid for rank in llm.engine.core._worker._group.ranks], flush=True)
+print(*[rank.process.pid for rank in llm.engine.core.workers.main._group.ranks], flush=True)
 while True:
     llm.generate([TokensPrompt([1])] * 100, SamplingParams(max_tokens=200, ignore_eos=True))
 """

@@ -128,7 +128,7 @@ def test_new_weights(made) -> None:
     before = answers(away)
     other = made(seed=9)
     expected = answers(other)
-    table = other.engine.core._worker._context.weights.expected
+    table = other.engine.core.workers.main._context.weights.expected
     source = Dummy(table, torch.float32, 9, "cpu")
     away.engine.core.update_weights([(name, source.tensor(name)) for name in table])
     other.close()

@@ -127,7 +127,7 @@ class Engine:
 
     @property
     def runner(self):
-        return self.core._worker.execute.runner
+        return self.core.workers.main.execute.runner
 
     def run(self, requests: Sequence[Request]) -> list[object]:
         """Run requests as they come and go; return all news, and what the sampler saw."""

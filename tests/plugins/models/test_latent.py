@@ -44,7 +44,7 @@ def test_a_token_takes_a_row_in_each_layer(made, dtype, size):
 
 def test_the_allocation_is_what_explain_says(made):
     with LLM(config=config_of(made, dtype="float32", block_size=8)) as llm:
-        worker = llm.engine.core._worker
+        worker = llm.engine.core.workers.main
         layers = worker._context.cache_layers
         tokens = layers[0].cache.shape[0] * 8
         assert sum(layer.cache.nbytes for layer in layers) == tokens * LAYERS * ROW * 4
@@ -107,7 +107,7 @@ def test_the_matrix_of_a_quantized_checkpoint_is_read_into_the_models_type(made,
     )
     name = "model.layers.1.self_attn.kv_b_proj.weight"
     with LLM(config=config) as llm:
-        table = llm.engine.core._worker._context.weights
+        table = llm.engine.core.workers.main._context.weights
         torch.testing.assert_close(table.where(name)[0].holder.state()["weight"], meant[name])
         params = SamplingParams(temperature=0.0, max_tokens=4)
         [result] = llm.generate([TokensPrompt([5, 6, 7])], params)

@@ -93,7 +93,7 @@ class LLM:
     @property
     def memory(self) -> Mapping[str, int]:
         """Bytes by purpose."""
-        return self.engine.core.memory
+        return self.engine.core.workers.memory
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
@@ -312,7 +312,7 @@ class LLM:
         Raises:
             RequestError: Level or mode are unknown, or the level is not offered.
         """
-        self.engine.core.check_sleep(level, mode)
+        self.engine.core.workers.check_sleep(level, mode)
         pauses = mode != "keep" and not self.is_paused
         if pauses:
             self.pause("wait" if mode == "wait" else "abort", clear_cache=False)
@@ -352,7 +352,7 @@ class LLM:
 
     def adapters(self) -> dict[str, str]:
         """Return the directories of loaded adapters by name."""
-        return self.engine.core.adapters.paths()
+        return self.engine.core.workers.adapters.paths()
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """Take back what `sleep` gave away; see `EngineClient.wake_up`.
@@ -372,7 +372,7 @@ class LLM:
         Raises:
             RequestError: The worker cannot do it, or a recording is under way.
         """
-        self.engine.core.start_profile(folder)
+        self.engine.core.workers.start_profile(folder)
 
     def stop_profile(self) -> str:
         """Write the recording; return the name of its file.
@@ -380,7 +380,7 @@ class LLM:
         Raises:
             RequestError: There is none.
         """
-        return self.engine.core.stop_profile()
+        return self.engine.core.workers.stop_profile()
 
     def close(self) -> None:
         """Release the device and its memory."""

@@ -51,7 +51,7 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
         find_model(setup.config, setup.plugins, weights=True)
         startup["fetch weights"] = time.perf_counter() - tokenized
     core = EngineCore(setup)
-    startup |= core.startup
+    startup |= core.workers.startup
     return Booted(core, tokenizer, _describe(core, startup))
 
 
@@ -88,19 +88,19 @@ def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
 
 
 def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
-    setup, found = core.setup, core.info
+    setup, workers, found = core.setup, core.workers, core.info
     pooling = setup.pooling if "embed" in found.tasks else None
     return EngineInfo(
         config=setup.config,
         model_path=str(setup.model_config.path),
         vocab_size=found.vocab_size,
-        num_blocks=core.num_blocks,
+        num_blocks=sum(workers.num_blocks),
         eos_token_ids=setup.model_config.eos_token_ids,
         facts=setup.selector.facts,
         changes=setup.changes,
         decisions=tuple(map(_describe_decision, found.decisions)),
         startup=startup,
-        memory=core.memory,
+        memory=workers.memory,
         report={name: _plain(value) for name, value in found.report.items()},
         broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
         sampling_defaults=setup.sampling_defaults,

@@ -10,21 +10,18 @@ import math
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hotshoe.engine.client import STEP_SIZES, EngineStats, PauseMode
-from hotshoe.engine.core import rest
-from hotshoe.engine.core.adapters import Adapters
 from hotshoe.engine.core.counts import StepCounts, engine_stats
-from hotshoe.engine.core.draft_model import open_draft_model
 from hotshoe.engine.core.fairness import FairQueue
 from hotshoe.engine.core.kv_exchange import KVExchange, open_exchange
 from hotshoe.engine.core.seeds import Seeds
-from hotshoe.engine.start.cache_plan import cache_bytes, check_free, plan_cache
+from hotshoe.engine.core.workers import Workers
 from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.engine.start.setup import EngineSetup
 from hotshoe.engine.wire.messages import Add
@@ -36,7 +33,7 @@ from hotshoe.errors import (
     RequestError,
     UserError,
 )
-from hotshoe.executor import ProfiledWorker, Worker, WorkerInfo
+from hotshoe.executor import WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
@@ -70,29 +67,26 @@ class EngineCore:
         judged = config.structured_output_one_of == "judged"
         self._backends = GrammarBackends(grammars, backend, blanks, judged)
         self._constraints: Constraints | None = None
-        self._worker: Worker | None = None
-        self._draft_model = open_draft_model(setup)
+        self.workers = Workers(setup)
         try:
-            self._drafting = open_drafting(config, setup.plugins, self._draft_model)
-            self.adapters = Adapters(config.lora_modules)
-            self._worker = setup.create_worker()
-            self._pools = self._bring_up(self._worker)
+            self._drafting = open_drafting(config, setup.plugins, self.workers.draft_model)
+            self.workers.bring_up()
         except BaseException:
-            self._close_workers()
+            self.workers.close()
             raise
         self._depth = config.num_steps_in_flight
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
-            num_blocks=self._pools,
+            num_blocks=self.workers.num_blocks,
             block_size=config.block_size,
             policy="priority" if config.scheduling_policy == "priority" else "fcfs",
             enable_prefix_caching=config.enable_prefix_caching,
             max_in_flight_steps=self._depth,
             in_turns=config.pipeline_parallel_size > 1,
             max_adapters=config.max_loras,
-            groups=self.info.caches.groups if self.info.caches is not None else (),
+            groups=() if (caches := self.info.caches) is None else caches.groups,
         )
         self._shares = FairQueue() if config.scheduling_policy == "fair" else None
         self._scheduler = Scheduler(limits, self._shares)
@@ -101,46 +95,13 @@ class EngineCore:
         self._in_flight: deque[tuple[StepPlan, StepHandle]] = deque()
         self._failure: BaseException | None = None
         self._pause: PauseMode | None = None
-        self._asleep: set[str] = set()
         self._is_quiet = False
         self._steps = StepCounts()
 
-    def _bring_up(self, worker: Worker) -> tuple[int, ...]:
-        """Load the models and take the caches; return the number of blocks of each pool."""
-        draft, config = self._draft_model, self.setup.config
-        if draft is not None:
-            draft.load()
-        self.info: WorkerInfo = worker.load()
-        self.adapters.open(worker)
-        begin, loaded = time.perf_counter(), sum(self.info.phases.values())
-        info = self.info
-        if draft is not None:
-            config, info = draft.share(config, info)
-        num_blocks = plan_cache(config, info)
-        taken = cache_bytes(info, num_blocks) + (0 if draft is None else draft.beside_bytes)
-        check_free(self.setup.selector.facts, info.free_bytes, taken)
-        worker.allocate_cache(num_blocks)
-        if draft is not None:
-            draft.allocate()
-        phases = self.info.phases  # to which a worker may just have added
-        inside = sum(phases.values()) - loaded
-        rest = time.perf_counter() - begin - inside
-        self.startup: dict[str, float] = {**phases, "allocate cache": rest}
-        return num_blocks
-
     @property
-    def num_blocks(self) -> int:
-        """Blocks of the KV cache, over all pools."""
-        return sum(self._pools)
-
-    @property
-    def memory(self) -> Mapping[str, int]:
-        """Bytes by purpose."""
-        own = {
-            "weights": self.info.weight_bytes,
-            "kv_cache": cache_bytes(self.info, self._pools),
-        }
-        return own if self._draft_model is None else {**own, **self._draft_model.memory}
+    def info(self) -> WorkerInfo:
+        """What the worker says of the model."""
+        return self.workers.info
 
     @property
     def is_paused(self) -> bool:
@@ -148,11 +109,11 @@ class EngineCore:
 
     @property
     def is_sleeping(self) -> bool:
-        return bool(self._asleep)
+        return bool(self.workers.asleep)
 
     @property
     def _frozen(self) -> bool:
-        return self._pause == "keep" or self._is_quiet or bool(self._asleep)
+        return self._pause == "keep" or self._is_quiet or bool(self.workers.asleep)
 
     def add(self, new: Add) -> None:
         """Queue a request, all its sequences or none.
@@ -175,7 +136,7 @@ class EngineCore:
             )
         labels = (new.priority, new.cache_salt, new.tenant, new.pooling, new.embeds, self._eos)
         params = new.params
-        adapter = None if params.adapter is None else self.adapters.key_of(params.adapter)
+        adapter = None if params.adapter is None else self.workers.adapters.key_of(params.adapter)
         add: Callable[[Request], None] = self._scheduler.add
         if params.grammar is not None:
             params = replace(params, grammar=self._backends.choose(params.grammar))
@@ -231,7 +192,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Return the present counts."""
-        level = rest.sleep_level(self._asleep, self._worker)
+        level = self.workers.sleep_level
         return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level)
 
     def step(self) -> list[TokenOutput]:
@@ -250,9 +211,9 @@ class EngineCore:
                 plan = self._scheduler.schedule()
                 if plan is None:
                     break
-                assert self._worker is not None
+                assert self.workers.main is not None
                 plan.num_ahead = 0 if self._drafting is None else self._drafting.num_ahead
-                self._in_flight.append((plan, self._worker.execute(plan)))
+                self._in_flight.append((plan, self.workers.main.execute(plan)))
             if not self._in_flight:
                 if self._constraints is not None and self._compiling:
                     self._constraints.wait(GRAMMAR_WAIT_S)
@@ -306,14 +267,6 @@ class EngineCore:
         self._pause = None
         self._scheduler.release()
 
-    def check_sleep(self, level: int, mode: str) -> None:
-        """Refuse a sleep that cannot be, before requests are ended for it.
-
-        Raises:
-            RequestError: Level or mode are unknown, or the level is not offered.
-        """
-        rest.check_sleep(level, mode, self._worker)
-
     def sleep(self, level: int) -> list[TokenOutput]:
         """Freeze the unfinished requests and give memory back, as `EngineClient.sleep` says.
 
@@ -323,16 +276,12 @@ class EngineCore:
         Raises:
             RequestError: The level is unknown, or not offered; nothing has changed.
         """
-        rest.check_sleep(level, "keep", self._worker)
+        self.workers.check_sleep(level, "keep")
         outputs = self.quiesce()
-        wide_awake = "weights" not in self._asleep
-        if self._worker is not None and (level == 2 or (level == 1 and wide_awake)):
-            with self._or_dead((UserError,)):
-                self._worker = rest.fall_asleep(self._worker, level)
-                if self._draft_model is not None:
-                    self._draft_model.fall_asleep(level)
+        with self._or_dead((UserError,)):
+            lost = self.workers.fall_asleep(level)
+        if lost:
             self._scheduler.reset_prefix_cache()
-        self._asleep |= set(rest.SLEEP_LEVELS[level])
         return outputs
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
@@ -342,13 +291,9 @@ class EngineCore:
             RequestError: A tag is unknown, or the cache would come before the weights.
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
-        missing = rest.tags_to_wake(tags, self._asleep)
-        create, load = self.setup.create_worker, self.adapters.open
+        missing = self.workers.tags_to_wake(tags)
         with self._or_dead():
-            self._worker = rest.wake(self._worker, missing, create, self._pools, load)
-            if self._draft_model is not None:
-                self._draft_model.wake(missing)
-        self._asleep -= missing
+            self.workers.wake(missing)
 
     def update_weights(self, weights: Weights) -> None:
         """Replace weights between steps, as `EngineClient.update_weights` says.
@@ -361,14 +306,16 @@ class EngineCore:
         if self._in_flight:
             raise RequestError("weights are replaced between steps; call quiesce first")
         with self._or_dead((UserError,)):
-            rest.replace_weights(self._worker, self._asleep, weights)
+            self.workers.update_weights(weights)
         self._scheduler.reset_prefix_cache()
 
     def load_adapter(self, name: str, path: str) -> None:
-        self.adapters.load(self._worker, name, path, self._scheduler.adapters())
+        workers, used = self.workers, self._scheduler.adapters()
+        workers.adapters.load(workers.main, name, path, used)
 
     def unload_adapter(self, name: str) -> None:
-        self.adapters.unload(self._worker, name, self._scheduler.adapters())
+        workers, used = self.workers, self._scheduler.adapters()
+        workers.adapters.unload(workers.main, name, used)
 
     @contextmanager
     def _or_dead(self, harmless: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
@@ -396,28 +343,7 @@ class EngineCore:
         """
         if self._in_flight:
             raise RequestError("KV blocks are moved between steps; pause the engine first")
-        return open_exchange(self._worker, self._scheduler.cache)
-
-    def start_profile(self, folder: str) -> None:
-        """Record the steps that follow, as `EngineClient.start_profile` says.
-
-        Raises:
-            RequestError: It cannot be done.
-        """
-        self._profiled().start_profile(folder)
-
-    def stop_profile(self) -> str:
-        """Write the recording and return its file's name.
-
-        Raises:
-            RequestError: There is none.
-        """
-        return self._profiled().stop_profile()
-
-    def _profiled(self) -> ProfiledWorker:
-        if isinstance(self._worker, ProfiledWorker):
-            return self._worker
-        raise RequestError("what computes steps here cannot record them, or sleeps")
+        return open_exchange(self.workers.main, self._scheduler.cache)
 
     def _open_constraints(self) -> Constraints:
         """Get ready for requests with a grammar, when the first one comes."""
@@ -470,9 +396,4 @@ class EngineCore:
         self._in_flight.clear()
         if self._constraints is not None:
             self._constraints.close()
-        self._close_workers()
-
-    def _close_workers(self) -> None:
-        for worker in (self._worker, self._draft_model):
-            if worker is not None:
-                worker.close()
+        self.workers.close()

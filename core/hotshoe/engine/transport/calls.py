@@ -44,10 +44,10 @@ class Calls:
             "update_weights": self._update_weights,
             "load_adapter": core.load_adapter,
             "unload_adapter": core.unload_adapter,
-            "adapters": core.adapters.paths,
+            "adapters": core.workers.adapters.paths,
             "reset_prefix_cache": core.reset_prefix_cache,
-            "start_profile": core.start_profile,
-            "stop_profile": core.stop_profile,
+            "start_profile": core.workers.start_profile,
+            "stop_profile": core.workers.stop_profile,
         }
 
     def take(self, peer: int, call: Call) -> None:
@@ -106,7 +106,7 @@ class Calls:
     def _sleep(self, level: int, mode: SleepMode) -> Callable[[], object]:
         """Begin to fall asleep; return what remains once the core is quiet."""
         core = self._core
-        core.check_sleep(level, mode)
+        core.workers.check_sleep(level, mode)
         was_paused = core.is_paused
         if mode == "abort":
             self._loop.abort_all()

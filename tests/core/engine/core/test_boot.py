@@ -22,7 +22,7 @@ def test_the_description_names_everything(model_dir: Path, plugins) -> None:
     info = booted.info
     assert info.config == booted.core.setup.config
     assert (info.model, info.model_path) == (str(model_dir), str(model_dir))
-    assert info.num_blocks == booted.core.num_blocks
+    assert info.num_blocks == sum(booted.core.workers.num_blocks)
     assert info.memory == {"weights": 0, "kv_cache": info.num_blocks * 1024}
     assert info.facts.platform == "null" and info.decisions == ()
     assert booted.tokenizer is not None

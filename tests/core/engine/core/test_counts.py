@@ -28,7 +28,7 @@ def run(core: EngineCore) -> EngineStats:
 
 
 def test_steps_are_counted_by_their_tokens(core: EngineCore) -> None:
-    assert core.stats() == EngineStats(num_blocks=core.num_blocks)
+    assert core.stats() == EngineStats(num_blocks=sum(core.workers.num_blocks))
     core.add(Add(["a"], [1] * 20, SamplingParams(max_tokens=3)))
     stats = run(core)
     # 20 tokens of the prompt, then one for each token but the last.

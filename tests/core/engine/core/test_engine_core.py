@@ -8,7 +8,8 @@ import pytest
 
 from hotshoe.builtin.null import NullWorker
 from hotshoe.config import EngineConfig
-from hotshoe.engine.core.engine_core import EngineCore, plan_cache
+from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.start.cache_plan import plan_cache
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import (

@@ -75,7 +75,7 @@ def test_one_process_cannot_be_several_ranks(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the process in /proc")
 def test_one_rank_in_a_process_of_its_own() -> None:
     with LLM("demo", platform="null", distributed_executor_backend="mp") as llm:
-        [rank] = llm.engine.core._worker._group.ranks
+        [rank] = llm.engine.core.workers.main._group.ranks
         assert Path(f"/proc/{rank.process.pid}/comm").read_text() == "hotshoe-rank0\n"
         [output] = llm.generate(TokensPrompt([3]), SamplingParams(max_tokens=2, ignore_eos=True))
         assert len(output.outputs[0].token_ids) == 2
