@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 _SINCE = "since"
@@ -20,10 +21,16 @@ def younger_fields(spec: Any, hook_api: int) -> list[tuple[str, int]]:
         `name=value` of each younger field that has not its default, and the version of the field.
     """
     found: list[tuple[str, int]] = []
-    for declared in fields(spec):
-        value, version = getattr(spec, declared.name), declared.metadata.get(_SINCE, 0)
-        if version > hook_api and value != declared.default:
-            found.append((f"{declared.name}={value}", version))
+    for name, version, default in _declared(spec.__class__):
+        value = getattr(spec, name)
+        if version > hook_api and value != default:
+            found.append((f"{name}={value}", version))
         elif is_dataclass(value):
             found += younger_fields(value, hook_api)
     return found
+
+
+@cache
+def _declared(kind: type[Any]) -> tuple[tuple[str, int, Any], ...]:
+    """Return name, version and default of each field; every candidate asks for them."""
+    return tuple((f.name, f.metadata.get(_SINCE, 0), f.default) for f in fields(kind))

@@ -8,6 +8,19 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from functools import cache
+
+
+@cache
+def installed(distribution: str) -> str | None:
+    """Return the version of a distribution, None where it is not installed.
+
+    A process looks once: candidates are asked for every specification, and a look reads folders.
+    """
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def hindrance(distribution: str, releases: Sequence[str]) -> str:
@@ -17,9 +30,8 @@ def hindrance(distribution: str, releases: Sequence[str]) -> str:
         distribution: As it is installed.
         releases: Those that are known, such as "0.6".
     """
-    try:
-        version = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+    version = installed(distribution)
+    if version is None:
         return f"package {distribution} is not installed"
     if ".".join(version.split(".")[:2]) in releases:
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from hotshoe.lazy import resolve_lazy
@@ -132,11 +133,10 @@ class _Judge:
     def cells(self, slot: str) -> dict[str, str]:
         """Return the accepted types of every row of a slot."""
         found: dict[str, dict[str, None]] = {}
-        base = SUITES[slot].grid(())[0].spec
-        for setup in SUITES[slot].grid(()):
-            row = found.setdefault(row_name(setup.spec, base), {})
-            if self._serves(slot, self._with_layout(setup.spec)):
-                dtype = getattr(setup.spec, "dtype", None)
+        for name, spec in _rows(slot):
+            row = found.setdefault(name, {})
+            if self._serves(slot, self._with_layout(spec)):
+                dtype = getattr(spec, "dtype", None)
                 row[SHORT[dtype] if dtype else "yes"] = None
         return {name: " ".join(dtypes) for name, dtypes in found.items()}
 
@@ -144,7 +144,7 @@ class _Judge:
         """Return the names of the candidates of every column."""
         found = {}
         for column, slot, counts in COLUMNS:
-            specs = [s.spec for s in SUITES[slot].grid(()) if counts(s.spec)]
+            specs = [spec for _, spec in _rows(slot) if counts(spec)]
             best = {}
             for candidate in self._own(slot):
                 asked = (candidate.ask(spec, self.target.facts).score for spec in specs)
@@ -168,7 +168,7 @@ class _Judge:
         return replace(spec, layout=self._layout(spec))
 
     def _layout(self, writer: Any) -> KVLayout:
-        base = SUITES["attention"].grid(())[0].spec
+        base = _rows("attention")[0][1]
         names = ["dtype", "kv_dtype", "kv_scales"]
         names += ["head_dim", "v_head_dim"] if writer.v_head_dim is not None else []
         spec = replace(base, **{name: getattr(writer, name) for name in names})
@@ -177,6 +177,13 @@ class _Judge:
             if layout is not None and candidate.ask(spec, self.target.facts).accepted:
                 return layout
         return PLAIN_LAYOUT
+
+
+@cache
+def _rows(slot: str) -> list[tuple[str, Any]]:
+    """Return the specifications of a slot's grid and their rows' names; targets share them."""
+    specs = [setup.spec for setup in SUITES[slot].grid(())]
+    return [(row_name(spec, specs[0]), spec) for spec in specs]
 
 
 def row_name(spec: Any, base: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import secrets
 import sys
 import types
@@ -17,6 +16,7 @@ from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import Case, Setup
 from hotshoe_conformance.judge import judge
 from hotshoe_cuda.candidates import offered
+from hotshoe_triton import packages
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ def library(monkeypatch: pytest.MonkeyPatch):
     Args of it: the module's name, what is installed and its version, and the module's functions.
     """
     known: dict[str, str] = {}
-    others = importlib.metadata.version
+    others = packages.installed
 
-    def version(distribution: str) -> str:
+    def version(distribution: str) -> str | None:
         return known.get(distribution) or others(distribution)
 
     def install(name: str, distribution: str, release: str, **functions: object) -> None:
@@ -181,7 +181,7 @@ def library(monkeypatch: pytest.MonkeyPatch):
             monkeypatch.setitem(sys.modules, module.__name__, module)
         vars(module).update(functions)
 
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(packages, "installed", version)
     return install
 
 

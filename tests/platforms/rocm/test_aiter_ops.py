@@ -1,7 +1,6 @@
 """AITER is refused without the package, and called as it documents; here by a stand-in."""
 
 import importlib.machinery
-import importlib.metadata
 import sys
 import types
 
@@ -13,6 +12,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, QuantSpec, Verdict
 from hotshoe.slots.reference import activation, norm
 from hotshoe_rocm import aiter_ops
+from hotshoe_triton import packages
 
 MI300X = DeviceFacts("rocm", "cpu", "AMD Instinct MI300X", "gfx942", 1 << 37, 304)
 NORM = NormSpec(64, 1e-5, "bfloat16")
@@ -53,9 +53,9 @@ def package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def installed(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
     """Let the metadata of what is installed name a release of the package."""
-    others = importlib.metadata.version
+    others = packages.installed
     known = {aiter_ops.DISTRIBUTION: release}
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: known.get(name) or others(name))
+    monkeypatch.setattr(packages, "installed", lambda name: known.get(name) or others(name))
 
 
 def verdicts(facts: DeviceFacts) -> list[Verdict]:

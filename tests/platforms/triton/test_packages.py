@@ -1,9 +1,8 @@
 """Libraries of others are taken in the releases that a candidate knows, and never imported."""
 
-import importlib.metadata
-
 import pytest
 
+from hotshoe_triton import packages
 from hotshoe_triton.packages import hindrance
 
 
@@ -18,7 +17,7 @@ from hotshoe_triton.packages import hindrance
     ],
 )
 def test_releases(monkeypatch: pytest.MonkeyPatch, version: str, said: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(packages, "installed", lambda name: version)
     assert hindrance("duck", ("0.5", "0.6")) == said
 
 
