@@ -101,7 +101,12 @@ def native_extension(isa_name: str) -> Extension:
         f"hotshoe_native._{isa_name}",
         sources=sorted(str(path) for path in CSRC.rglob("*.cpp")),
         depends=sorted(str(path) for path in CSRC.rglob("*.h")),
-        extra_compile_args=[*isa.compile_flags, *(f"-D{name}" for name in defines)],
+        # What tests alone run is built fast, not to be fast.
+        extra_compile_args=[
+            *isa.compile_flags,
+            *(f"-D{name}" for name in defines),
+            *([] if isa.default else ["-O1"]),
+        ],
     )
 
 
