@@ -34,12 +34,12 @@ SHARING, STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 @pytest.mark.parametrize(
     ("name", "axis"),
     [
-        ("mtp", SHARING),
+        pytest.param("mtp", SHARING, marks=pytest.mark.slow),
         ("eagle3", SHARING),
         ("draft_model", SHARING),
         ("mtp", STAGES),
         pytest.param("eagle", STAGES, marks=pytest.mark.slow),
-        ("eagle3", STAGES),
+        pytest.param("eagle3", STAGES, marks=pytest.mark.slow),
         pytest.param("medusa", STAGES, marks=pytest.mark.slow),
         ("draft_model", STAGES),
     ],

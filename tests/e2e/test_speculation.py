@@ -42,6 +42,8 @@ SETTINGS = {
     "short of memory": SHORT,
     "all at once": {**SHORT, "async_scheduling": True, "max_num_batched_tokens": 16},
 }
+#: For methods with a cache of their own; without prefixes, they run in what others are compared to.
+HARD = ("chunked", "overlapped", "short of memory", "all at once")
 
 
 def workload() -> list[tuple[TokensPrompt, SamplingParams]]:

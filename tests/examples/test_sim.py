@@ -116,6 +116,7 @@ def test_the_server_runs_on_it(installed, devices: str) -> None:
     assert found[3] == pytest.approx(expected[3], abs=1e-3)
 
 
+@pytest.mark.slow  # tests/e2e/test_platforms_together.py moves blocks between platforms
 def test_it_and_a_cpu_serve_in_one_process(installed) -> None:
     """And each goes on with requests that the other began: blocks differ in size and layout."""
     script = Path(__file__).with_name("together.py")

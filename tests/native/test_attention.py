@@ -196,8 +196,7 @@ SHARING = {
 }
 
 
-@pytest.mark.parametrize("dtype", CODES)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "dtype"), [*zip((1, 2, 2), CODES, strict=True)])
 @pytest.mark.parametrize("name", SHARING)
 def test_shared_prefixes(
     native: ModuleType, name: str, threads: int, dtype: torch.dtype, rng: torch.Generator

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "tools" / "demo.sh"
 
 
+@pytest.mark.slow  # starts an engine for each; `tests/e2e/test_demo.py` asks the same in one
 def test_every_command_of_the_demo_ends_well() -> None:
     command = ["env", f"BIN={Path(sys.executable).parent}", "bash", str(SCRIPT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

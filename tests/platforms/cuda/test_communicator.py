@@ -20,7 +20,10 @@ FACTS = {target.name: target.facts for target in TARGETS}
 
 
 @pytest.mark.skipif(ON_DEVICE, reason="needs Triton's interpreter, which a device replaces")
-@pytest.mark.parametrize(("tasks", "size"), [("sums", 3), ("sums,others,wrap,alone", 2)])
+@pytest.mark.parametrize(
+    ("tasks", "size"),
+    [pytest.param("sums", 3, marks=pytest.mark.slow), ("sums,others,wrap,alone", 2)],
+)
 def test_ranks(tmp_path, tasks: str, size: int) -> None:
     command = [sys.executable, "-m", "tests.platforms.cuda.peer_rank", str(tmp_path)]
     ranks = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.plugins.models.conftest import Variant
+from tests.plugins.models.conftest import VARIANTS, Variant
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain.explanation import explain
@@ -63,14 +63,18 @@ class Group:
         self._pool.shutdown()
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2-ranks", "4-ranks"])
-def group(request, tmp_path_factory) -> Iterator[Group]:
-    made = Group(request.param, tmp_path_factory.mktemp("ranks"))
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory) -> Iterator[list[Group]]:
+    made = [Group(size, tmp_path_factory.mktemp("ranks")) for size in (2, 4)]
     yield made
-    made.close()
+    for group in made:
+        group.close()
 
 
-def test_every_family(described_variant, checkpoints, stepper_class, group) -> None:
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_family(described_variant, turn, checkpoints, stepper_class, groups) -> None:
+    """Variants are divided among two and among four by turns, and by both in the slow tests."""
+    group = groups[(VARIANTS.index(described_variant) + turn) % len(groups)]
     check(checkpoints.get(described_variant), described_variant, stepper_class, group)
 
 

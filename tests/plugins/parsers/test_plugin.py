@@ -21,7 +21,7 @@ from hotshoe.text.response import HOOKS
 from hotshoe_parsers import plugin
 
 SETTINGS = settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -5,8 +5,10 @@ import contextlib
 import json
 import socket
 import time
+from functools import partial
 
 import pytest
+import uvicorn
 
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
@@ -235,7 +237,8 @@ def test_an_answer_that_is_being_made_comes_before_the_next_refusal() -> None:
     assert statuses(answer) == [200, 200, 200]
 
 
-def test_who_was_turned_away_may_not_stay_for_ever() -> None:
+def test_who_was_turned_away_may_not_stay_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr(uvicorn, "Config", partial(uvicorn.Config, timeout_keep_alive=1))
     answer = exchange(POST % 4 + b"body", turn_away=refuse, read_timeout_s=100.0)
     assert statuses(answer) == [429]  # and then the connection was closed
 

@@ -52,10 +52,12 @@ def hotshoe_server_extensions():
 TORN_BUILD = "EXTENSION = ServerExtension(build=lambda server, options: %s)"
 TORN_LIFESPAN = """
 import asyncio, contextlib
+from hotshoe_server import extensions
 from hotshoe_server.extensions import Parts
 
 @contextlib.asynccontextmanager
 async def lifespan():
+    extensions.LEAVE_S = 0.5
     %s
     yield
     %s
@@ -217,7 +219,7 @@ def test_an_extension_that_cannot_start_is_named(
 
 @pytest.mark.parametrize(
     ("end", "cause"),
-    [("sys.exit(5)", "SystemExit: 5"), ("await asyncio.sleep(3600)", "it takes more than 5 s")],
+    [("sys.exit(5)", "SystemExit: 5"), ("await asyncio.sleep(3600)", "it takes more than 0.5 s")],
 )
 def test_an_extension_that_does_not_end_is_named(run_torn, end: str, cause: str) -> None:
     server = run_torn(TORN_LIFESPAN % ("", end))
@@ -554,7 +556,9 @@ def test_a_killed_engine_fails_requests_and_is_replaced(run_server) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_an_engine_that_is_gone_or_stuck_turns_health_red(run_server, number: int) -> None:
     server = run_server(*NULL, "--engine-restarts", "0", "--engine-stall-timeout-s", "3")
     [engine] = children(server.process.pid)

@@ -83,7 +83,9 @@ signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGSTOP, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)]
+)
 def test_one_that_is_stuck_is_replaced(run_server, tmp_path, monkeypatch, number: int) -> None:
     (tmp_path / "sitecustomize.py").write_text(STUCK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

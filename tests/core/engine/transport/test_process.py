@@ -335,7 +335,7 @@ def test_an_engine_that_dies_asleep_comes_back_asleep(start: Start) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-@pytest.mark.parametrize("fault", ["stopped", "hanging"])
+@pytest.mark.parametrize("fault", [pytest.param("stopped", marks=pytest.mark.slow), "hanging"])
 def test_a_stuck_engine_is_killed_and_replaced(start: Start, capfd, fault: str) -> None:
     faults = {"hang_step": 5, "hang_s": 60} if fault == "hanging" else {}
     # So long, and so often, that a slow machine may make others seem stuck as well.
