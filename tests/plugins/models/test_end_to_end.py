@@ -280,17 +280,25 @@ def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
 
 
 def test_bfloat16_is_as_near_as_theirs(rounded_variant, checkpoints, make_llm):
-    """Errors against float32 are at most twice those that transformers makes in bfloat16."""
+    """Errors against float32 are at most twice those that transformers makes in bfloat16.
+
+    Rounding now and then grows to fifty times its usual size, theirs as well as ours, and then a
+    mean says who was unlucky. So half of the prompts have to be near.
+    """
     checkpoint = checkpoints.get(rounded_variant)
     rounded = replace(checkpoint, model=copy.deepcopy(checkpoint.model).bfloat16())
     llm = make_llm(checkpoint, rounded_variant.max_model_len, dtype="bfloat16")
-    ours, exact, theirs = first_logprobs(llm, [checkpoint, rounded])
-    assert 1e-4 < (ours - exact).abs().mean() <= 2 * (theirs - exact).abs().mean()
+    ours, exact, theirs = first_logprobs(llm, [checkpoint, rounded], (12, 17, 5) * 4)
+    our_errors, their_errors = ((found - exact).abs().mean(1) for found in (ours, theirs))
+    assert 1e-4 < our_errors.median() <= 2 * their_errors.median()
 
 
-def first_logprobs(llm, checkpoints):
-    """Return our log probabilities of the likeliest next tokens of prompts, then transformers'."""
-    prompts = [draw(n) for n in (12, 17, 5)]
+def first_logprobs(llm, checkpoints, lengths=(12, 17, 5)):
+    """Return our log probabilities of the likeliest next tokens of prompts, then transformers'.
+
+    Each is [prompts, tokens].
+    """
+    prompts = [draw(n) for n in lengths]
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=20)
     results = llm.generate([TokensPrompt(p) for p in prompts], params)
     found = [result.outputs[0].logprobs[0] for result in results]
@@ -302,4 +310,4 @@ def first_logprobs(llm, checkpoints):
         ]
         for checkpoint in checkpoints
     ]
-    return [torch.cat(rows) for rows in (ours, *theirs)]
+    return [torch.stack(rows) for rows in (ours, *theirs)]
