@@ -21,6 +21,9 @@ from hotshoe import LLM, SamplingParams, TokensPrompt
 
 #: Of the CPU platform, by `python -m tests.platforms.cuda.perplexity cpu`.
 CPU_PERPLEXITY = {"bfloat16": 10.78987, "float32": 10.79029}
+#: The same with `--quantization`, in bfloat16.
+CPU_QUANTIZED = {"fp8": 10.829, "fp8_mixed": 10.816, "fp8_block": 10.818, "mxfp4": 11.462}
+CPU_QUANTIZED |= {"int4": 11.005, "int4_mixed": 10.958}
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
 MakeLLM = Callable[..., LLM]
 
@@ -152,10 +155,10 @@ def test_perplexity_is_that_of_the_cpu(dtype: str) -> None:
     assert perplexity("cuda", dtype=dtype) == pytest.approx(CPU_PERPLEXITY[dtype], rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["fp8", "int8"])
-def test_quantized_perplexity_stays_near(method: str) -> None:
+@pytest.mark.parametrize("method", CPU_QUANTIZED)
+def test_quantized_perplexity_is_that_of_the_cpu(method: str) -> None:
     found = perplexity("cuda", quantization=method)
-    assert found == pytest.approx(CPU_PERPLEXITY["bfloat16"], rel=0.03)
+    assert found == pytest.approx(CPU_QUANTIZED[method], rel=3e-3)
 
 
 def test_memory_is_given_back(make: MakeLLM) -> None:
