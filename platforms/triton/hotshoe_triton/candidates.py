@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hotshoe.slots import Candidate
+from hotshoe.slots import Candidate, wide_weights
 
 if TYPE_CHECKING:
     from hotshoe_triton.library import Linear
@@ -43,10 +43,10 @@ def kernels() -> tuple[Candidate, ...]:
 
     chosen = sparse.SparseMlaAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
-    wide = padded.supports, padded.Attention
+    room = padded.supports, padded.Attention
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
-        Candidate("attention", "padded", *wide, layout=padded.declared_layout),
+        Candidate("attention", "padded", *room, layout=padded.declared_layout),
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
@@ -74,6 +74,13 @@ def pinned() -> Candidate:
     from hotshoe_triton import transfer
 
     return Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT)
+
+
+def wide(judge: wide_weights.Supports, build: wide_weights.Build) -> tuple[Candidate, ...]:
+    """Return what serves quantized weights that no kernel takes, by a platform's for plain ones."""
+    alone = wide_weights.supports(judge), wide_weights.linear(build)
+    rounding = wide_weights.supports_rounding(judge), wide_weights.rounding(build)
+    return Candidate("linear", "widened", *alone), Candidate("linear", "rounding", *rounding)
 
 
 def collectives(name: str, backend: str) -> Candidate:
@@ -105,4 +112,5 @@ def shared(graphs: str, group: str, build_linear: type[Linear]) -> Sequence[Cand
         collectives(group, "nccl"),
         Candidate("graph", graphs, graph.supports, graph.Graph, INVARIANT),
         Candidate("linear", "streaming", build_linear.supports, build_linear),
+        *wide(build_linear.supports, build_linear),
     )

@@ -37,7 +37,7 @@ def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
     from hotshoe_triton import linear as streaming
     from hotshoe_triton.attention import declared_layout
-    from hotshoe_triton.candidates import kernels, pinned
+    from hotshoe_triton.candidates import kernels, pinned, wide
     from hotshoe_triton.communicator import supports_backend
     from hotshoe_xpu import attention, communicator, ipex_ops, linear
 
@@ -53,5 +53,6 @@ def offered() -> Sequence[Candidate]:
         Candidate("add_rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.AddNorm),
         Candidate("gated_activation", "ipex", *gated),
         Candidate("linear", "onednn", linear.supports, linear.Linear),
+        *wide(linear.supports, linear.Linear),
         Candidate("linear", "triton", with_triton(streaming.supports), streaming.Linear),
     )

@@ -24,6 +24,8 @@ NO_FP8 = {"gfx90a", "gfx1100", "gfx1151"}
 OCP = {"gfx950", "gfx1200", "gfx1201"}
 #: Candidates of slot `linear` for one form each, and where `offered` has it.
 FORMS = {"groups": 4, "blocks": 5}
+#: Those that hold any form as plain numbers, with x as it is or rounded, and where it is so.
+WIDE = {"widened": {4}, "rounding": {2, 3, 5}}
 
 
 def rows(arch: str) -> list[dict[str, object]]:
@@ -41,9 +43,13 @@ def rows(arch: str) -> list[dict[str, object]]:
     [pytest.param(a, marks=() if a == "gfx942" else pytest.mark.slow) for a in PARTS],
 )
 def test_what_is_offered_compiles(arch: str) -> None:
-    found, part = rows(arch), PARTS[arch]
+    part, compiled = PARTS[arch], rows(arch)
+    found = [row for row in compiled if row["name"] not in WIDE]
+    for name, specs in WIDE.items():
+        wide = [row for row in compiled if row["name"] == name and "refused" not in row]
+        assert {row["spec"] for row in wide} == specs and not any(row["fp8"] for row in wide)
     forms = [row for row in found if row["name"] in FORMS or row["spec"] in FORMS.values()]
-    candidates = {(row["slot"], row["name"]) for row in found}
+    candidates = {(row["slot"], row["name"]) for row in found} | {("linear", n) for n in WIDE}
     assert candidates == {(c.slot, c.name) for c in offered() if c.slot not in WITHOUT_KERNELS}
     compiled = [row for row in found if "refused" not in row]
     assert {row["target"] for row in compiled} == {arch}
