@@ -13,7 +13,7 @@ from typing import Any
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.elements import Elements
+from hotshoe_quantization.elements import MXFP8, Elements
 from hotshoe_quantization.fp4 import COMPRESSED
 from hotshoe_quantization.stored import (
     WORDS,
@@ -32,6 +32,7 @@ from hotshoe_quantization.unpack import signed, unpack
 from hotshoe_quantization.values import Values, matches_regex
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", *COMPRESSED)
+MX8 = "mxfp8-quantized"
 #: Written beside what is needed: the shape, and zero points where all are zero.
 UNUSED = (
     r"\.weight_shape$",
@@ -129,7 +130,7 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
     if group.get("output_activations") is not None:
         group.refuse("output_activations", "is not read: results are not quantized")
     own = group.get("format") or whole.get("format")
-    kind = Values({"format": own}, group.where).one_of(FORMATS, "format")
+    kind = Values({"format": own}, group.where).one_of((*FORMATS, MX8), "format")
     if group.get("weights") is None:
         return targets, None
     weights = Values(group.get("weights"), f"{group.where}.weights")
@@ -137,11 +138,20 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
         weights.one_of((COMPRESSED[kind].size,), "group_size")
         weights.one_of((4,), "num_bits")
         return targets, COMPRESSED[kind]
+    if kind == MX8:
+        weights.one_of((32,), "group_size")
+        weights.one_of((8,), "num_bits")
+        weights.one_of(("float",), "type")
+        return targets, MXFP8
     weight = _weight(weights)
     found = group.get("input_activations")
-    activation = None if found is None else _activation(Values(found, f"{group.where}.inputs"))
+    inputs = None if found is None else Values(found, f"{group.where}.inputs")
+    if inputs is not None and weight.format == "int4":
+        _check_left_plain(inputs)
+        inputs = None
+    activation = None if inputs is None else _activation(inputs)
     if kind != "pack-quantized":
-        if weight.format not in ("int8", "fp8_e4m3"):
+        if weight.format == "int4" and kind != "int-quantized":
             weights.refuse("num_bits", f"must be 8 in format {kind}")
         if activation is not None and activation.format != weight.format:
             weights.refuse("type", f"{weight.format} with x in {activation.format} is not computed")
@@ -159,6 +169,16 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
         symmetric=weight.symmetric, permuted=permuted,
     )  # fmt: skip
     return targets, Packed(kept, permuted)
+
+
+def _check_left_plain(values: Values) -> None:
+    """Check x of four-bit weights, which stays as it is: nearer to the exact product.
+
+    A scale that the checkpoint has for all x might be part of what the weights were fitted to.
+    """
+    _number(values)
+    values.one_of((8,), "num_bits")
+    values.one_of((True,), "dynamic", default=False)
 
 
 #: Orders of quantization, and whether columns keep groups that are not neighbors.

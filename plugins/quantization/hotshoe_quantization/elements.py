@@ -9,6 +9,7 @@ import torch
 
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
+from hotshoe_quantization.fp4 import EXPONENTS, power
 from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, by_rows, check_group, finite
 
 DTYPES = {"int4": torch.int8, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
@@ -28,11 +29,13 @@ class Elements:
         weight: As the checkpoint has it: by "tensor", "channel", "group" or "block".
         activation: Of x; `input_scale` is stored where it is not dynamic.
         scale: The name of the scales, by which values are multiplied.
+        exponents: Scales are powers of two, stored as bytes.
     """
 
     weight: QuantSpec
     activation: QuantSpec | None = None
     scale: str = "weight_scale"
+    exponents: bool = False
 
     def storage(self, layer: str, shape: Shape) -> Storage:
         """Return the stored form; kernels see a matrix's one scale as one of each row."""
@@ -49,7 +52,7 @@ class Elements:
         axis = self._axis()
         specs = {
             "weight": Axis().spec(layer, shape, share, frozenset({DTYPES[self.weight.format]})),
-            self.scale: axis.spec(layer, shape, share, SCALES),
+            self.scale: axis.spec(layer, shape, share, EXPONENTS if self.exponents else SCALES),
         }
         if not self.weight.symmetric:
             specs["weight_zero_point"] = axis.spec(layer, shape, share, ZEROS)
@@ -69,10 +72,16 @@ class Elements:
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Return the tensors under the names of `LinearOp.load`."""
         made = dict(tensors)
-        made["weight_scale"] = finite(layer, self.scale, made.pop(self.scale))
+        scales = made.pop(self.scale)
+        scales = [power(scale) for scale in scales] if self.exponents else scales
+        made["weight_scale"] = finite(layer, self.scale, scales)
         if self.weight.granularity == "tensor":
             for name in {"weight_scale", "weight_zero_point"} & made.keys():
                 made[name] = by_rows(made[name], made["weight"])
         if "input_scale" in made:
             made["input_scale"] = finite(layer, "input_scale", made["input_scale"])
         return made
+
+
+#: OCP's 8-bit floats with an exponent for 32 of them. x stays as it is, nearer to the exact product.
+MXFP8 = Elements(QuantSpec("fp8_e4m3", "group", 32), exponents=True)

@@ -6,11 +6,13 @@ transformers' `FineGrainedFP8Config`, and that of ModelOpt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from hotshoe.errors import CheckpointError
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.elements import Elements
+from hotshoe_quantization.elements import MXFP8, Elements
 from hotshoe_quantization.fp4 import NVFP4
 from hotshoe_quantization.stored import Scheme, StoredFormat, has_kv_scales
 from hotshoe_quantization.values import Values, holds, matches_pattern
@@ -20,13 +22,18 @@ STATIC = QuantSpec(FORMAT, "tensor")
 TOKEN = QuantSpec(FORMAT, "token", dynamic=True)
 #: Older and newer names of the scales of a whole matrix and of x.
 RENAMES = ((r"\.weight_scale_inv$", ".weight_scale"), (r"\.activation_scale$", ".input_scale"))
-#: ModelOpt's names of what it has done.
+#: ModelOpt's name for layers that say for themselves what it has done, and its names of that.
+MIXED = "mixed_precision"
 ALGORITHMS: dict[str, Scheme] = {
     "fp8": Elements(QuantSpec(FORMAT, "tensor"), STATIC),
     "fp8_per_channel_per_token": Elements(QuantSpec(FORMAT, "channel"), TOKEN),
     "nvfp4": NVFP4,
+    "mxfp8": MXFP8,
     "fp8_pb_wo": Elements(QuantSpec(FORMAT, "block", block_shape=(128, 128))),
 }
+#: Sizes of groups of those that have some, and those with a scale of x that nothing here needs.
+SIZES = {"nvfp4": 16, "mxfp8": 32}
+X_STAYS = ("nvfp4", MIXED)
 
 
 def read(config: Mapping[str, Any]) -> StoredFormat:
@@ -72,14 +79,46 @@ def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:
         CheckpointError: It is malformed, or means a form that is not read.
     """
     values = Values(config)
-    scheme = ALGORITHMS[values.one_of(ALGORITHMS, "quant_algo")]
+    algorithm = values.one_of((*ALGORITHMS, MIXED), "quant_algo")
+    choose = _by_layer(values) if algorithm == MIXED else partial(_always, ALGORITHMS[algorithm])
     kept = values.names("exclude_modules", "ignore")
-    algorithm = values.get("kv_cache_quant_algo", default="")
-    if not isinstance(algorithm, str):
-        values.refuse("kv_cache_quant_algo", f"must be a name, not {algorithm!r}")
-    unused = (r"\.input_scale$",) if scheme is NVFP4 else ()
+    cache = values.get("kv_cache_quant_algo", default="")
+    if not isinstance(cache, str):
+        values.refuse("kv_cache_quant_algo", f"must be a name, not {cache!r}")
     return StoredFormat(
-        lambda layer: None if matches_pattern(kept, layer) else scheme,
-        unused,
-        kv_scales=algorithm.lower() == "fp8" or has_kv_scales(values),
+        lambda layer: None if matches_pattern(kept, layer) else choose(layer),
+        (r"\.input_scale$",) if algorithm in X_STAYS else (),
+        kv_scales=cache.lower() == "fp8" or has_kv_scales(values),
     )
+
+
+def _always(scheme: Scheme, layer: str) -> Scheme:
+    return scheme
+
+
+def _by_layer(values: Values) -> Callable[[str], Scheme | None]:
+    """Return what chooses by the name of a layer, or of what it is part of; others are plain."""
+    where = "quantized_layers"
+    listed = values.get(where)
+    if not isinstance(listed, Mapping) or not listed:
+        values.refuse(where, "must hold at least one layer where quant_algo is MIXED_PRECISION")
+    layers = {n: Values(v, f"{values.where}.{where}.{n}") for n, v in listed.items()}
+    schemes = {n: _listed(layer) for n, layer in layers.items()}
+
+    def choose(layer: str) -> Scheme | None:
+        found = {schemes[n] for n in schemes if matches_pattern((n,), layer)}
+        if len(found) > 1:
+            raise CheckpointError(
+                f"config.json: {values.where}.{where} means {layer} by several names that differ; "
+                "keep one"
+            )
+        return next(iter(found), None)
+
+    return choose
+
+
+def _listed(layer: Values) -> Scheme:
+    algorithm = layer.one_of(ALGORITHMS, "quant_algo")
+    if (size := SIZES.get(algorithm)) is not None:
+        layer.one_of((size,), "group_size", default=size)
+    return ALGORITHMS[algorithm]

@@ -15,6 +15,7 @@ from tests.plugins.quantization.writers import (
     fp4,
     gptq,
     looked_up,
+    mxfp8,
     nibbles,
     packed,
     row_maxima,
@@ -128,6 +129,48 @@ EXACT = {
     "modelopt-nvfp4": Written(
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
         {"": fp4(16, "modelopt")},
+    ),
+    "modelopt-mxfp8": Written(
+        {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]}, {"": mxfp8}
+    ),
+    "modelopt-mixed": Written(
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "model.layers.0.mlp": {"quant_algo": "NVFP4", "group_size": 16},
+                "model.layers.*.self_attn.*": {"quant_algo": "MXFP8"},
+                "model.layers.1.mlp.down_proj": {"quant_algo": "FP8_PB_WO"},
+            },
+        },
+        {
+            "layers.0.mlp": fp4(16, "modelopt"),
+            "self_attn": mxfp8,
+            "layers.1.mlp.down_proj": eight_bits(FP8, "block", block=128),
+        },
+    ),
+    "mxfp8": Written(
+        compressed(
+            "mixed-precision",
+            {},
+            config_groups={
+                "a": {
+                    "targets": ["Linear"],
+                    "format": "mxfp8-quantized",
+                    "weights": weights(8, "float", "group", 32, scale_dtype="torch.uint8"),
+                    "input_activations": GROUPF,
+                }
+            },
+        ),
+        {"": mxfp8},
+    ),
+    "w4a8-packed": Written(
+        compressed("pack-quantized", weights(4, "int", "group", 32), TOKENF),
+        {"": packed(4, 32, True)},
+    ),
+    "w4a8-elements": Written(
+        compressed("int-quantized", weights(4, "int", "group", 32, False), TOKEN8),
+        {"": signed_integers(4, 32, False)},
     ),
     "nvfp4": Written(
         compressed("nvfp4-pack-quantized", weights(4, "float", "tensor_group", 16), TOKEN8),

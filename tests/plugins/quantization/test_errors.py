@@ -11,6 +11,7 @@ from hotshoe_quantization import compressed, four_bits, fp8
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+MIXED = {"quant_algo": "MIXED_PRECISION"}
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 
 
@@ -56,6 +57,18 @@ BAD = [
         "quant_algo is read as fp8 .*'w4a8_awq'",
     ),
     (fp8.read_modelopt, {}, "quant_algo is read as"),
+    (fp8.read_modelopt, MIXED, "quantized_layers must hold at least one layer"),
+    (fp8.read_modelopt, MIXED | {"quantized_layers": {"a": 3}}, "quantized_layers.a must be an ob"),
+    (
+        fp8.read_modelopt,
+        MIXED | {"quantized_layers": {"a": {"quant_algo": "W4A16_AWQ"}}},
+        "quantized_layers.a.quant_algo is read as fp8 .*'w4a16_awq'",
+    ),
+    (
+        fp8.read_modelopt,
+        MIXED | {"quantized_layers": {"a": {"quant_algo": "NVFP4", "group_size": 32}}},
+        "quantized_layers.a.group_size is read as 16, not 32",
+    ),
     (
         fp8.read_modelopt,
         {"quant_algo": "FP8", "kv_cache_quant_algo": 8},
@@ -70,7 +83,8 @@ BAD = [
     (compressed.read, grouped({"strategy": "tensor"}), "strategy must be channel or group"),
     (compressed.read, grouped({"actorder": "some"}), "actorder is read as"),
     (compressed.read, grouped({"dynamic": True}), "dynamic must be false"),
-    (compressed.read, grouped(format="int-quantized"), "num_bits must be 8"),
+    (compressed.read, grouped(format="float-quantized"), "num_bits must be 8"),
+    (compressed.read, grouped(format="mxfp8-quantized"), "num_bits is read as 8, not 4"),
     (compressed.read, grouped(quantization_status="frozen"), "quantization_status is read as"),
     (compressed.read, grouped(sparsity_config={"format": "x"}), "sparsity_config is not read"),
     (compressed.read, grouped(kv_cache_scheme="fp8"), "kv_cache_scheme must be an object"),
@@ -83,14 +97,16 @@ BAD = [
     (compressed.read, grouped(kv_cache_scheme=KV | {"symmetric": False}), "symmetric must be true"),
     (
         compressed.read,
-        grouped(inputs={"num_bits": 8, "type": "int", "symmetric": False}),
+        grouped({"num_bits": 8}, inputs={"num_bits": 8, "type": "int", "symmetric": False}),
         "symmetric must be true: activations",
     ),
     (
         compressed.read,
-        grouped(inputs={"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}),
+        grouped({"num_bits": 8}, inputs={"num_bits": 8, "strategy": "token", "dynamic": True}),
         "input_activations are not computed with packed weights",
     ),
+    (compressed.read, grouped(inputs={"num_bits": 8}), "dynamic is read as True, not False"),
+    (compressed.read, grouped(inputs={"num_bits": 4, "dynamic": True}), "num_bits is read as 8"),
 ]
 
 
@@ -98,6 +114,15 @@ BAD = [
 def test_what_is_not_read_is_named(read, config: dict, words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         read(config)
+
+
+def test_layers_of_modelopt_are_named_once() -> None:
+    listed = {"a.*": {"quant_algo": "FP8"}, "a.b": {"quant_algo": "NVFP4"}}
+    stored = fp8.read_modelopt(MIXED | {"quantized_layers": listed})
+    assert stored.storage("other", (64, 64)) is None
+    assert stored.storage("a.c", (64, 64)).activation is not None
+    with pytest.raises(CheckpointError, match=r"means a\.b by several names that differ"):
+        stored.storage("a.b", (64, 64))
 
 
 @pytest.mark.parametrize(

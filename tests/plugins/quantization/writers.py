@@ -233,6 +233,16 @@ def eight_bits(
     return quantize
 
 
+def mxfp8(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """OCP's 8-bit floats: an exponent for 32 of them."""
+    grouped = weight.unflatten(1, (-1, 32))
+    exponent = torch.floor(torch.log2(grouped.abs().amax(2))) - 8
+    scale = torch.exp2(exponent)[..., None]
+    values = (grouped / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+    parts = {"weight": values.flatten(1), "weight_scale": (exponent + 127).to(torch.uint8)}
+    return parts, (values.float() * scale).flatten(1)
+
+
 #: The numbers of NF4, of arXiv:2305.14314 (appendix E), and of FP4 in the order of its codes.
 _BELOW = (-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004)
 _ABOVE = (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0)
@@ -304,7 +314,7 @@ def signed_integers(bits: int, size: int, symmetric: bool) -> Quantizer:
         return {
             "weight": (values - half).to(torch.int8),
             "weight_scale": scale,
-            "weight_zero_point": zero - half,
+            "weight_zero_point": (zero - half).to(torch.int8),
         }, dense
 
     return quantize
