@@ -83,5 +83,5 @@ class Elements:
         return made
 
 
-#: OCP's 8-bit floats with an exponent for 32 of them. x stays as it is, nearer to the exact product.
+#: OCP's 8-bit floats with an exponent for 32 of them. x stays as it is, nearer to the product.
 MXFP8 = Elements(QuantSpec("fp8_e4m3", "group", 32), exponents=True)
