@@ -286,7 +286,7 @@ class EngineConfig:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def mesh_at(self, rank: int) -> Mesh:
-        """Return the place of a rank among them."""
+        """Return the place of a rank in the mesh of stages and tensor-parallel ranks."""
         sizes = (self.pipeline_parallel_size, self.tensor_parallel_size)
         return Mesh.at(rank, *sizes, self.enable_expert_parallel)
 
@@ -321,7 +321,7 @@ class EngineConfig:
         return cls(**own)
 
     def resolve_changes(self, changes: Iterable[Change]) -> Self:
-        """Return a copy with the changes applied."""
+        """Return a copy with the changes; raises ConfigError for a value out of bounds."""
         values: dict[str, Any] = {change.field: change.value for change in changes}
         return replace(self, **values)
 

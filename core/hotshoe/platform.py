@@ -163,9 +163,9 @@ class Platform(ABC):
             overlap.
         measures_memory: True when `memory_budget` is to be asked after a step of the largest size
             has run.
-        cluster_resources: What a scheduler of clusters counts of one rank's device, by its name
-            there, such as {"GPU": 1.0}, and hides from who did not ask for it. Beside a CPU, which
-            every rank asks for.
+        cluster_resources: Resources that one rank asks a cluster's scheduler for, by its names,
+            such as {"GPU": 1.0}. The scheduler hides devices from processes that do not ask. Each
+            rank asks for one CPU as well.
         targets: The devices that it is written for, as data.
     """
 

@@ -53,14 +53,14 @@ class RankGroup(Protocol):
         ...
 
     def send(self, rank: int, message: bytes) -> None:
-        """Send a message, or keep it until there is room; to a rank that has gone, nothing is."""
+        """Send a message, or keep it until there is room. Drops it if the rank has ended."""
         ...
 
     def receive(self, timeout_s: float) -> list[tuple[int, bytes | None]]:
-        """Wait until a rank has said something or has gone, and return what came, in order.
+        """Wait until a rank has sent a message or has ended; return all messages, in order.
 
         Returns:
-            Ranks and their messages. None is the last of a rank that has gone, and comes once.
+            Ranks and their messages. None is the last one of a rank that has ended; it comes once.
         """
         ...
 

@@ -223,10 +223,10 @@ class AdapterTable:
 
     Attributes:
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
-        uses: Who uses what in the step under way, by the number of rows that a layer may be
-            given; empty where nobody uses any.
-        ends: Names of those matrices that are an end of the model.
-        shared: Names of embeddings whose matrix makes logits, too, and is not changed there.
+        uses: The adapter of each token in the present step, by the number of rows that a layer
+            may get; empty for a step without adapters.
+        ends: Names of matrices that are an end of the model: embedding and output matrix.
+        shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
         is_elsewhere: Tells whether other stages have a tensor.
     """
 
@@ -251,10 +251,10 @@ class AdapterTable:
         in_features: int,
         base: Base,
     ) -> AdaptedLinear:
-        """Make what adapts a product: its matrices, all their columns, what computes it.
+        """Register a linear layer, and return the operation that adds its adapters' part.
 
         Raises:
-            MemoryLimitError: With those before, it takes more than the device has.
+            MemoryLimitError: All places of adapters together need more than the device has.
         """
         self.is_elsewhere = ctx.weights.is_elsewhere
         rank = self.limits.max_rank * len(shares)
@@ -271,7 +271,7 @@ class AdapterTable:
         """Count memory that a layer is about to take for places of adapters.
 
         Raises:
-            MemoryLimitError: With what others took it is more than the device has.
+            MemoryLimitError: All places of adapters together need more than the device has.
         """
         if self._taken_bytes + nbytes > facts.memory_bytes:
             raise MemoryLimitError(
@@ -281,13 +281,13 @@ class AdapterTable:
         self._taken_bytes += nbytes
 
     def own(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
-        """Return what of an adapter concerns this stage's layers.
+        """Return the part of an adapter that belongs to this stage's layers.
 
         Args:
-            factors: By the names of the matrices that it changes.
+            factors: By the names of the matrices that the adapter changes.
 
         Raises:
-            CheckpointError: It changes what this model does not have, or cannot be added to a
+            CheckpointError: The model lacks a matrix of the adapter, or its shape does not fit a
                 linear layer.
         """
         found = {}
@@ -338,7 +338,7 @@ class AdapterTable:
         return gains
 
     def settle(self) -> None:
-        """Measure anew what magnitudes scale, once the model has other weights."""
+        """Compute the norms that magnitudes (DoRA) scale, after the model got new weights."""
         for layer, _ in self.layers.values():
             layer.settle()
         for name in self._gains:
@@ -380,15 +380,15 @@ class AdapterTable:
         return True
 
     def reserve(self, num_tokens: int, device: str) -> None:
-        """Take memory for what recorded steps of up to `num_tokens` tokens read, at one address."""
+        """Take memory at fixed addresses for recorded steps of up to `num_tokens` tokens."""
         nobody = torch.full((num_tokens,), -1, dtype=torch.int32)
         self._recorded = tokens_of(nobody, self.limits.max_adapters, device)
 
     def pad(self, size: int) -> bool:
-        """Let a recording of `size` tokens read who has which adapter in the step under way.
+        """Write the adapter of each token of the present step for a recording of `size` tokens.
 
-        Tokens behind those of the step have none, as all have where no step is under way. Returns
-        False where something takes part that no recording knows.
+        Tokens behind those of the step have no adapter. Returns False if an adapter of the step
+        cannot be recorded.
         """
         if any(use.apart for use in self.uses.values()):
             return False

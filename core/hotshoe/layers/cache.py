@@ -23,14 +23,14 @@ Prepare: TypeAlias = Callable[[StepShape, CacheView], Any]
 
 
 class CacheLayer(Protocol):
-    """A layer that keeps something of past tokens.
+    """A layer that keeps keys and values, latents or states of past tokens.
 
     Attributes:
-        cache_spec: What it keeps.
-        planner: What prepares a view for it, behind a key that is equal for equal operations.
-        view: Number of its view in `ForwardBatch.views`.
-        cache: Its memory, once allocated: of one part the tensor [num_blocks, ...], of several what
-            yields one for each.
+        cache_spec: The kind, and the arrays of a block.
+        planner: A key that equal operations share, and the function that prepares their view.
+        view: Index of its view in `ForwardBatch.views`.
+        cache: Its memory after `allocate_cache`: the tensor [num_blocks, ...] of a cache of one
+            part, an iterable of such tensors for a cache of several.
         kv_scales: [2] float32, the scales of all keys and of all values; None for other scales.
     """
 
@@ -41,7 +41,7 @@ class CacheLayer(Protocol):
     kv_scales: Tensor | None
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for so many blocks."""
+        """Take memory for `num_blocks` blocks, the null block included."""
         ...
 
     def share_cache(self, other: Any) -> None:
@@ -55,7 +55,7 @@ class CacheLayer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """Where a view comes from: a group's tables, and who prepares it."""
+    """The source of a view: the number of a group, and the function that prepares the view."""
 
     group: int
     prepare: Prepare

@@ -69,22 +69,24 @@ class ForwardBatch:
 
 @dataclass(slots=True)
 class BuildContext:
-    """Handed to a model's builder.
+    """Everything that a model's builder asks for, and the lists that its layers fill.
 
-    `cache_layers` collects the layers that need a cache, in order, `weight_bytes` a way to ask each
-    layer with a matrix or a table for its size as it is held. `format` says how matrices are stored
-    in the checkpoint. `rank` and `size` are those of tensor parallelism; with a single rank there
-    is no communicator. `experts` is the place among the ranks that hold experts whole, and
-    `mixtures` collects what this rank holds of each layer's; `redundant_experts` are their second
-    and further places, None where experts stay where they are loaded. `stage` is the place among
-    the stages that divide the layers, and `stage_layers` the layers of each, if the user says so;
-    `own_layers` are those of this stage, once the builder has called `take_layers`. `checkpoints`
-    says which states of sequences are kept, as in `CacheSpec`; the types are those that they are
-    kept in, and `drafts` the most that one may be behind. `adapters` is None where the engine takes
-    none. `further` asks for layers that predict further tokens, as for a `DraftingModel` of
-    `hotshoe.models.base`. `beside` has weights of other directories.
-    `offload` keeps weights in host memory; None where all are on the device. `judged_together`
-    lets matrices stay packed whatever slot `linear` takes: the layer asks for several at once.
+    Attributes:
+        selector: Chooses operations. `dtype` and `kv_dtype` name the types of model and KV cache.
+        format: How the checkpoint stores matrices.
+        rank, size: Of tensor parallelism; with one rank `communicator` is None.
+        experts: The place among the ranks that hold whole experts. `mixtures` collects this rank's
+            experts of each layer; `redundant_experts` counts further places, None for fixed ones.
+        stage: The place among pipeline stages; `stage_layers` has the user's numbers of layers.
+        own_layers: Layers of this stage, after `take_layers`.
+        checkpoints: The states of sequences that the cache keeps, as in `CacheSpec`, in
+            `conv_state_dtype` and `state_dtype`; `drafts`: most drafts that a state may lag behind.
+        adapters: None if the engine takes no adapters.
+        further: Whether to build layers that predict further tokens (`DraftingModel`).
+        offload: Keeps weights in host memory; None for all weights on the device.
+        judged_together: Matrices stay packed: the layer asks for several at once.
+        weights: The weights that layers ask for; `beside` has those of other directories.
+        cache_layers: Layers with a cache, in order. `weight_bytes` returns each layer's bytes.
     """
 
     selector: Selector
@@ -117,10 +119,12 @@ class BuildContext:
 
     @property
     def device(self) -> str:
+        """The device for tensors, as PyTorch names it."""
         return self.selector.facts.device
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """The model's element type."""
         return torch_dtype(self.dtype)
 
     def kv_scales(self, names: tuple[str, str] | None) -> str:
@@ -165,10 +169,10 @@ class BuildContext:
 
         Args:
             slot, spec: The question.
-            names: Of the checkpoint tensors that it will hold.
+            names: Checkpoint tensors that the operation will hold.
 
         Returns:
-            What is called and loaded; None for a block to be composed.
+            The operation, to be loaded and called; None for a block to be composed.
         """
         operation = self.selector.choose(slot, spec)
         if self.offload is None:
@@ -176,12 +180,12 @@ class BuildContext:
         return self.offload.take(self.selector, slot, spec, names, operation)
 
     def holder(self, slot: str, spec: Any, form: str, operation: object) -> Holder:
-        """Describe who holds weights.
+        """Describe the operation that holds weights, for `WeightTable.expect`.
 
         Args:
-            slot, spec: The question whose answer it is.
-            form: How it keeps numbers.
-            operation: Has a method `state`, or does not tell.
+            slot, spec: The question that the operation answers.
+            form: How the operation keeps numbers, in words.
+            operation: Its method `state`, if it has one, returns the tensors.
         """
         decision = self.selector.decisions[slot, spec]
         return Holder(slot, decision.chosen, form, getattr(operation, "state", None))
@@ -189,12 +193,12 @@ class BuildContext:
     def expect_alone(
         self, holder: Holder, name: str, size: int, sink: Callable[[Tensor], None], part: str
     ) -> None:
-        """Ask for a tensor [size] that its holder takes by itself."""
+        """Ask for a tensor [size] that its holder takes alone, such as a norm's weight."""
         place = Place(holder, part, (0, size), ())
         self.weights.expect(name, (size,), sink, place=place)
 
     def settle(self) -> None:
-        """Let others know the weights that were loaded in the place of older ones."""
+        """Tell host copies and adapters about weights that replaced older ones."""
         if self.offload is not None:
             self.offload.settle()
         if self.adapters is not None:

@@ -194,7 +194,7 @@ def stored_kv_scales(format: WeightFormat, block: str) -> tuple[str, str] | None
 
 
 def decoder_of(format: WeightFormat) -> Callable[[TensorSource], TensorSource] | None:
-    """Return what puts a checkpoint's tensors together before layers get them; None for nothing."""
+    """Return the function that decodes a checkpoint's tensors for layers; None if none does."""
     decode: Callable[[TensorSource], TensorSource] | None = getattr(format, "decode", None)
     return decode
 

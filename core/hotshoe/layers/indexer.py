@@ -21,7 +21,7 @@ from hotshoe.slots import CacheView, IndexerOp, IndexerSpec
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a step's tokens are chosen by.
+    """Queries and weights by which each token of a step chooses others.
 
     Attributes:
         q: [num_tokens, num_heads, head_dim], rotated, model dtype.
@@ -58,7 +58,7 @@ class Indexer(RowLayer):
         ctx.cache_layers.append(self)
 
     def write(self, q: Tensor, key: Tensor, weights: Tensor, batch: ForwardBatch) -> Asked:
-        """Write the step's keys, and return what is chosen by.
+        """Write the step's keys into the cache, and return the queries for `choose`.
 
         Args:
             q: [num_tokens, num_heads * head_dim]; overwritten.
@@ -72,7 +72,7 @@ class Indexer(RowLayer):
         return Asked(q, weights)
 
     def choose(self, asked: Asked, views: Sequence[CacheView]) -> None:
-        """Choose for every token of the step."""
+        """Choose up to `top_k` earlier tokens for every token of the step; writes `chosen`."""
         prepared = views[self.view].prepared
         self.chosen = self._op(asked.q, asked.weights, self.cache, prepared)
 

@@ -81,11 +81,11 @@ class Matrix:
 
     @property
     def unpacks(self) -> bool:
-        """Whether the matrix is stored in a form that can be had as plain numbers, too."""
+        """Whether the format can also give this matrix as plain numbers."""
         return unpacker_of(self._format) is not None
 
     def unpack(self) -> None:
-        """Take plain numbers instead."""
+        """Ask the format for plain numbers."""
         if (ask := unpacker_of(self._format)) is not None:
             for name, _ in self._parts:
                 ask(name)
@@ -103,16 +103,16 @@ class Matrix:
 
     @property
     def names(self) -> list[str]:
-        """Of its weights in the checkpoint."""
+        """Names of its weights in the checkpoint."""
         return [f"{name}.weight" for name, _ in self._parts]
 
     def partial(self) -> Matrix:
-        """Leave each rank its summand: the caller adds up what comes of several matrices."""
+        """Leave each rank its own summand; the caller adds up the results of several matrices."""
         self._adds = False
         return self
 
     def sum_of(self, ctx: BuildContext) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Return what adds up the ranks' results, in place; None where each has its own."""
+        """Return the function that adds up the ranks' results in place; None without a sum."""
         return ctx.communicator.all_reduce if self._adds and ctx.communicator else None
 
     def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:

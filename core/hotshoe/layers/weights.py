@@ -33,8 +33,8 @@ class Holder:
     """An operation, or a layer, that has weights.
 
     Attributes:
-        slot: Who it is, such as `linear`.
-        candidate: Which implementation serves it.
+        slot: The slot, such as `linear`.
+        candidate: The implementation that serves it.
         form: How it was asked to keep numbers, in words: "bfloat16", "int8 by channel".
         state: Returns what it keeps, by name, as it lies on the device: to be overwritten in place
             only. None where the implementation does not tell.
@@ -129,12 +129,12 @@ class WeightTable:
         self._ignored.extend((re.compile(pattern), why) for pattern in patterns)
 
     def notice(self) -> dict[str, str]:
-        """Return what start-up says of unused tensors; nothing where none has a reason."""
+        """Return the line of start-up about unused tensors; empty if none has a reason."""
         told = [f"{len(names)} tensors of {why}" for why, names in self.unused.items()]
         return {"unused weights": " and ".join(told)} if told else {}
 
     def elsewhere(self, patterns: Iterable[str]) -> None:
-        """Name, likewise, those that other ranks hold."""
+        """Name, by regular expression, checkpoint tensors that other ranks hold."""
         self._elsewhere.extend(re.compile(pattern) for pattern in patterns)
 
     def is_elsewhere(self, name: str) -> bool:
@@ -271,7 +271,7 @@ class WeightTable:
         """Copy what holders keep into host memory, giving the device's back where it is another.
 
         Returns:
-            What brings all of it back, into other device memory.
+            A function that copies all of it back, into new device memory.
 
         Raises:
             RequestError: A holder does not tell its state; nothing has been moved.

@@ -39,14 +39,16 @@ STRETCHED = {
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Attributes:
-    path: The model directory, or the file that is the model.
-    architecture: First of `architectures`.
-    values: All of config.json, overrides applied; the entries of `text_config` at the top, too.
-    dtype: The checkpoint's element type, "float32" when it does not say.
-    max_model_len: Longest sequence unless a longer one is asked for: `max_position_embeddings`.
-    eos_token_ids: From generation_config.json, else config.json.
-    file: The model, where it is a file that a plugin reads; None for a directory.
+    """What config.json says about a model, as data.
+
+    Attributes:
+        path: The model directory, or the file that is the model.
+        architecture: First of `architectures`.
+        values: All of config.json with the overrides; entries of `text_config` are at the top, too.
+        dtype: The checkpoint's element type; "float32" if it names none.
+        max_model_len: Tokens of the longest sequence by default: `max_position_embeddings`.
+        eos_token_ids: From generation_config.json, else from config.json.
+        file: The model, if it is a file that a plugin reads; None for a directory.
     """
 
     path: Path

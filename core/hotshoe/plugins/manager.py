@@ -158,7 +158,7 @@ class PluginManager:
         return {name: found[0][1] for name, found in offers.items() if len(found) == 1}
 
     def conflicts(self, hook: str) -> dict[str, str]:
-        """Return the names that two plugins offer through a hook, each with who they are."""
+        """Return the names that two plugins offer through a hook, each with these plugins."""
         return {
             name: f"plugins {found[0][0]!r} and {found[1][0]!r} both offer {name!r} through {hook} "
             f"({self._packages(found)}); disable one with --disable-plugins"

@@ -186,7 +186,7 @@ class Selector:
         facts: The device.
         forced: Slot name to candidate name; such a choice may not be silently replaced.
         require_native: Refuse references.
-        batch_invariant: Refuse whoever does not claim to be.
+        batch_invariant: Refuse candidates that do not claim batch invariance.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class Selector:
         }
 
     def unasked(self) -> dict[str, tuple[str, ...]]:
-        """Return slots that nobody was asked about, as others served the blocks around them.
+        """Return slots without a question, as larger slots served the blocks around them.
 
         Each with the decisions that served instead, and its candidates, in words.
         """
@@ -389,7 +389,7 @@ class Selector:
         )
 
     def built(self, operation: object) -> Sequence[Built]:
-        """Return who built an object, and for what; nothing for one that is no operation."""
+        """Return the candidates and specifications behind an operation; empty for other objects."""
         return self._owners.built(operation)
 
     def _ask(self, name: str, candidate: Candidate, spec: Any) -> Verdict:

@@ -33,7 +33,7 @@ class Requires:
     modules: tuple[str, ...] = ()
 
     def shortfall(self, facts: DeviceFacts) -> str:
-        """Say what is missing, "" if nothing is."""
+        """Return the missing requirement in words; "" if the device has them all."""
         if self.archs and facts.arch not in self.archs:
             return f"architecture {facts.arch} is none of {', '.join(sorted(self.archs))}"
         if lacking := self.features - facts.features:

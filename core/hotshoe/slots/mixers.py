@@ -181,7 +181,7 @@ class IndexerOp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateSpaceWeights:
-    """What a state-space block has beside its projections; on the device, all of this rank.
+    """Weights of a state-space block beside its projections; on the device, this rank's part.
 
     Attributes:
         conv: [conv_size, conv_width], model dtype; the last column is for the token itself.
@@ -239,7 +239,7 @@ class StateSpaceOp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SelectiveScanWeights:
-    """What a Mamba-1 block has beside its projections; on the device.
+    """Weights of a Mamba-1 block beside its projections; on the device.
 
     Attributes:
         conv: [inner_size, conv_width], model dtype; the last column is for the token itself.

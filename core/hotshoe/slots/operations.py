@@ -326,11 +326,11 @@ class GraphOp(Protocol):
 
 @runtime_checkable
 class SizedGraphOp(Protocol):
-    """What a `GraphOp` has beside the above if it knows which decode steps are worth recording.
+    """A `GraphOp` that knows which decode steps are worth recording.
 
     Attributes:
-        sizes: Their numbers of requests, ascending. Core takes them, as far as there are so many,
-            instead of its own.
+        sizes: Their numbers of requests, ascending. Core records these instead of its own, up to
+            `max_num_seqs`.
     """
 
     sizes: Sequence[int]

@@ -15,7 +15,7 @@ class Rendezvous:
 
     Attributes:
         directory: On this host, private to this user, empty at first, the same for all ranks.
-        rank: Who is asking, 0 <= rank < size.
+        rank: This rank's number, 0 <= rank < size.
         timeout_s: How long a rank waits for another one, here and in each operation.
         address: Of ranks that are on several hosts, `HOST:PORT` of a key-value store of PyTorch
             (`TCPStore`) where they meet instead; "" for those of one host.
@@ -35,8 +35,8 @@ class Rendezvous:
         """Return where some of the ranks meet.
 
         Args:
-            ranks: Who they are.
-            rank: This one's place among them.
+            ranks: Their numbers in this group.
+            rank: This rank's place among them.
             name: Of the group, and of the folder in which it meets if it is on one host.
         """
         hosts = tuple(self.hosts[r] for r in ranks) if self.hosts else ()

@@ -24,6 +24,7 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
+        """Whether the candidate takes the specification."""
         return self.score is not None
 
 

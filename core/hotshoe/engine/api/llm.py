@@ -77,12 +77,12 @@ class LLM:
 
     @property
     def changes(self) -> Sequence[Change]:
-        """What was decided for the user."""
+        """Options that the user left open: each value and its reason."""
         return self.engine.setup.changes
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """Which implementation serves each slot."""
+        """The implementation that serves each slot, and the verdicts of all others."""
         return self.engine.core.info.decisions
 
     @property
@@ -92,7 +92,7 @@ class LLM:
 
     @property
     def memory(self) -> Mapping[str, int]:
-        """Bytes by purpose."""
+        """Bytes of memory by purpose, such as "weights" and "kv_cache"."""
         return self.engine.core.workers.memory
 
     @property
@@ -276,7 +276,7 @@ class LLM:
         return self.stream(self.engine.inputs.render_chat(messages, tools, **options), params)
 
     def stats(self) -> EngineStats:
-        """Return the present counts."""
+        """Return counts of requests, tokens and blocks up to now."""
         return self.engine.core.stats()
 
     @property
