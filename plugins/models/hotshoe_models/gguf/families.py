@@ -73,9 +73,40 @@ GRANITE_MOE_NAMES = {
     "ffn_up_shexp": "shared_mlp.up_proj",
     "ffn_down_shexp": "shared_mlp.output_linear",
 }
+#: Of routers in DeepSeek's manner, with a correction beside them.
+ROUTED_NAMES = {
+    **MOE_NAMES,
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+#: Layers that predict further tokens come last.
+GLM_NAMES = {
+    **ROUTED_NAMES,
+    "post_attention_norm": "post_attention_layernorm",
+    **{f"nextn.{part}": part for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    **{f"nextn.shared_head_{part}": f"shared_head.{part}" for part in ("head", "norm")},
+}
+ERNIE_NAMES = {**ROUTED_NAMES, "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"}
+MINIMAX_NAMES = {
+    **MIXTRAL_NAMES,
+    "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
+}
+HUNYUAN_NAMES = {
+    **MOE_NAMES,
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+    "ffn_gate_inp": "mlp.gate.wg",
+    "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
+    "ffn_up_shexp": "mlp.shared_mlp.up_proj",
+    "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+}
+#: What files call a router that scores experts by a sigmoid.
+SIGMOID = 2
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d+)\.([\w.]+)\.(weight|bias)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +312,66 @@ def _gpt_oss(meta: Metadata) -> Values:
     }
 
 
+def _routed(meta: Metadata) -> Values:
+    """Return experts of a router in DeepSeek's manner, behind layers without any.
+
+    Raises:
+        CheckpointError: It scores otherwise.
+    """
+    if meta.integer("expert_gating_func", SIGMOID) != SIGMOID:
+        raise meta.refuse(f"{meta.arch}.expert_gating_func", f"is read as {SIGMOID}, a sigmoid")
+    return {
+        **_experts(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "n_shared_experts": meta.integer("expert_shared_count", 0),
+        "first_k_dense_replace": meta.integer("leading_dense_block_count", 0),
+        "n_group": meta.integer("expert_group_count", 1),
+        "topk_group": meta.integer("expert_group_used_count", 1),
+        "routed_scaling_factor": meta.number("expert_weights_scale", 1.0),
+    }
+
+
+def _glm_moe(meta: Metadata) -> Values:
+    further = meta.integer("nextn_predict_layers", 0)
+    head_dim = meta.integer("attention.key_length")
+    return {
+        **_routed(meta),
+        "num_hidden_layers": meta.integer("block_count") - further,
+        "num_nextn_predict_layers": further,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in meta.tensors,
+        "partial_rotary_factor": meta.integer("rope.dimension_count", head_dim) / head_dim,
+    }
+
+
+def _dots(meta: Metadata) -> Values:
+    return {**_routed(meta), "sliding_window": None}
+
+
+def _ernie_moe(meta: Metadata) -> Values:
+    return {
+        **_experts(meta),
+        "moe_k": meta.integer("expert_used_count"),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "moe_num_shared_experts": meta.integer("expert_shared_count", 0),
+        "moe_layer_start_index": meta.integer("leading_dense_block_count", 0),
+        "moe_layer_interval": meta.integer("interleave_moe_layer_step", 1),
+    }
+
+
+def _minimax(meta: Metadata) -> Values:
+    return {**_experts(meta), "intermediate_size": meta.integer("expert_feed_forward_length")}
+
+
+def _hunyuan_moe(meta: Metadata) -> Values:
+    """The base is stretched already."""
+    return {
+        **_experts(meta),
+        "moe_topk": meta.integer("expert_used_count"),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
 def _gemma(meta: Metadata, unlike: int) -> Values:
     """Return the scale of scores, which files leave out, and the window.
 
@@ -342,4 +433,9 @@ MIXTURES = {
     "olmoe": Family("OlmoeForCausalLM", _experts, MOE_NAMES),
     "granitemoe": Family("GraniteMoeForCausalLM", _granite_moe, GRANITE_MOE_NAMES, pairs=True),
     "gpt-oss": Family("GptOssForCausalLM", _gpt_oss, GPT_OSS_NAMES),
+    "glm4moe": Family("Glm4MoeForCausalLM", _glm_moe, GLM_NAMES),
+    "dots1": Family("Dots1ForCausalLM", _dots, ROUTED_NAMES),
+    "ernie4_5-moe": Family("Ernie4_5_MoeForCausalLM", _ernie_moe, ERNIE_NAMES),
+    "minimax-m2": Family("MiniMaxM2ForCausalLM", _minimax, MINIMAX_NAMES),
+    "hunyuan-moe": Family("HunYuanMoEV1ForCausalLM", _hunyuan_moe, HUNYUAN_NAMES),
 }

@@ -17,8 +17,12 @@ ARCHS = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3
 ARCHS |= {"Gemma2": "gemma2", "Gemma3": "gemma3", "Granite": "granite", "SmolLM3": "smollm3"}
 ARCHS |= {"Mixtral": "llama", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe", "Olmoe": "olmoe"}
 ARCHS |= {"GraniteMoe": "granitemoe", "GraniteMoeShared": "granitemoe", "GptOss": "gpt-oss"}
+ARCHS |= {"Glm4Moe": "glm4moe", "Dots1": "dots1", "Ernie4_5_Moe": "ernie4_5-moe"}
+ARCHS |= {"MiniMaxM2": "minimax-m2", "HunYuanMoEV1": "hunyuan-moe"}
 #: What the writer's package calls architectures, where it is not the name in files.
-CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS"}
+CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS", "glm4moe": "GLM4_MOE"}
+CONSTANTS |= {"ernie4_5-moe": "ERNIE4_5_MOE", "minimax-m2": "MINIMAXM2"}
+CONSTANTS |= {"hunyuan-moe": "HUNYUAN_MOE"}
 #: Keys of experts, by those of configurations in transformers.
 EXPERT_KEYS = {
     "num_experts": "expert_count",
@@ -27,6 +31,17 @@ EXPERT_KEYS = {
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "shared_intermediate_size": "expert_shared_feed_forward_length",
+    "n_routed_experts": "expert_count",
+    "moe_num_experts": "expert_count",
+    "moe_k": "expert_used_count",
+    "moe_topk": "expert_used_count",
+    "n_shared_experts": "expert_shared_count",
+    "moe_num_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
 }
 #: Families whose converters let neighboring rows of q and k rotate together.
 PAIRED = ("llama", "granite", "granitemoe", "smollm3")
@@ -79,7 +94,11 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
     if arch in ("gemma2", "gemma3"):
         found["attention.scale"] = config.query_pre_attn_scalar**-0.5
     found |= {own: n for key, own in EXPERT_KEYS.items() if (n := getattr(config, key, 0))}
-    if arch == "gpt-oss":
+    if arch in ("glm4moe", "dots1"):
+        found["expert_weights_norm"] = bool(config.norm_topk_prob)
+        found["expert_weights_scale"] = float(config.routed_scaling_factor)
+        found["expert_gating_func"] = 2
+    if arch in ("gpt-oss", "minimax-m2", "hunyuan-moe"):
         found["expert_feed_forward_length"] = config.intermediate_size
     if arch.startswith("granite"):
         found["attention.scale"] = config.attention_multiplier
@@ -182,7 +201,11 @@ def parts_of(name: str, tensor: np.ndarray, family: str) -> list[tuple[str, np.n
     """Take gates and ups apart, as converters do, under names that the writer's package knows."""
     name = name.replace("block_sparse_moe.router", "block_sparse_moe.router.layer")
     name = name.replace("block_sparse_moe.experts", "mlp.experts")
-    name = name.replace("sinks", "sinks.weight")
+    name = name.replace("sinks", "sinks.weight").replace("gate.moe_statics", "moe_statics")
+    if "e_score_correction_bias" in name:
+        outer = {"MiniMaxM2": "block_sparse_moe"}.get(family, "mlp")
+        name = name.replace("_bias", ".bias").replace("mlp", outer)
+        tensor = tensor.squeeze()
     prefix, joined, kind = name.partition("gate_up_proj")
     if "shared_mlp.input_linear" in name:
         both = np.split(tensor, 2)

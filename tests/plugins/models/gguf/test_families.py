@@ -18,6 +18,7 @@ TESTED = [
     *("phi3-partial-window", "phi3-longrope-short", "phi3-longrope-long", "granite", "smollm3"),
     "llama-linear",
     *("mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "granite-moe", "granite-moe-shared", "gpt-oss"),
+    *("glm4-moe", "dots1", "ernie4_5-moe", "minimax-m2", "hunyuan-moe"),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 #: Files do not say which layers rotate: three of four do.
@@ -25,6 +26,9 @@ BY_NAME["smollm3"] = replace(BY_NAME["smollm3"], values={"num_hidden_layers": 5}
 #: Nor where gates are clamped, as all of gpt-oss's are alike.
 GPT_OSS = {**BY_NAME["gpt-oss"].values, "swiglu_limit": 7.0}
 BY_NAME["gpt-oss"] = replace(BY_NAME["gpt-oss"], values=GPT_OSS)
+#: Files of dots.llm1 have no window, which its models do not use.
+DOTS = {k: v for k, v in BY_NAME["dots1"].values.items() if "window" not in k}
+BY_NAME["dots1"] = replace(BY_NAME["dots1"], values={**DOTS, "sliding_window": None})
 #: Those whose matrices are quantized; rows of the others are no multiple of a block.
 QUANTIZED = {"llama-tied-gqa": "Q8_0", "qwen2": "Q4_0", "gemma2": "Q5_1", "granite": "Q4_1"}
 QUANTIZED |= {"mixtral": "Q4_1", "olmoe": "Q8_0", "gpt-oss": "MXFP4"}

@@ -8,7 +8,7 @@ import pytest
 from tests.plugins.models.gguf.conftest import vocabulary, write
 
 from hotshoe.errors import CheckpointError
-from hotshoe_models.gguf.families import config_of
+from hotshoe_models.gguf.families import MIXTURES, config_of
 from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
 
@@ -80,7 +80,7 @@ def test_bases_of_gemma3(meta) -> None:
 @pytest.mark.parametrize(
     ("arch", "changed", "said"),
     [
-        ("mamba", {}, "general.architecture is 'mamba', is not read; known are gemma2"),
+        ("mamba", {}, "general.architecture is 'mamba', is not read; known are dots1"),
         ("qwen2", {"expert_count": 8}, "qwen2.expert_count is 8, but qwen2 is not read with exp"),
         ("qwen3moe", {}, "qwen3moe.expert_count is missing, but qwen3moe is not read without exp"),
         ("llama", {"expert_count": 8}, "llama.expert_used_count is missing, but must be a positi"),
@@ -107,6 +107,30 @@ def test_experts_are_as_many_as_the_tensors_hold(meta, held: int | None) -> None
         config_of(made)
     right = TENSORS | {name: np.ones((4, 2, 32), np.float32)}
     assert config_of(meta("olmoe", right, **values))["num_experts"] == 4
+
+
+GLM = {
+    "expert_count": 4,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 16,
+    "attention__key_length": 8,
+    "rope__dimension_count": 4,
+}
+STACKS = TENSORS | {"blk.1.ffn_up_exps.weight": np.ones((4, 16, 32), np.float32)}
+
+
+def test_layers_that_predict_further_tokens_come_last(meta) -> None:
+    config = config_of(meta("glm4moe", STACKS, **GLM, nextn_predict_layers=1))
+    assert config["num_hidden_layers"] == config["num_nextn_predict_layers"] == 1
+    assert config["partial_rotary_factor"] == 0.5 and not config["use_qk_norm"]
+    named = MIXTURES["glm4moe"].known_as
+    assert named("blk.1.nextn.eh_proj.weight") == "model.layers.1.eh_proj.weight"
+    assert named("blk.1.nextn.shared_head_norm.weight") == "model.layers.1.shared_head.norm.weight"
+
+
+def test_a_router_scores_as_its_family_does(meta) -> None:
+    with pytest.raises(CheckpointError, match=r"glm4moe.expert_gating_func .*2, a sigmoid"):
+        config_of(meta("glm4moe", STACKS, **GLM, expert_gating_func=1))
 
 
 def test_what_must_be_there(meta, tmp_path: Path) -> None:
