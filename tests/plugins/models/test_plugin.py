@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from tests.plugins.models.conftest import describe
 
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
@@ -219,6 +220,14 @@ def test_every_architecture_is_documented():
     text = DOCS.read_text().partition("## Any other causal architecture")[0]
     documented = set(re.findall(r"`(\w+(?:ForCausalLM|ForConditionalGeneration|Model))`", text))
     assert documented == set(plugin.ARCHITECTURES)
+
+
+def test_every_architecture_is_compared_with_transformers(variants):
+    """Of those that write text, and that the library has; see `test_end_to_end` for what runs."""
+    compared = {describe(variant)[0] for variant in variants.values() if variant.impl == "auto"}
+    offered = {name for name in plugin.ARCHITECTURES if name not in plugin.COMPOSITES}
+    there = {name for name in offered if not name.endswith("Model") and hasattr(transformers, name)}
+    assert there - compared == set()
 
 
 def test_architectures_are_small():
