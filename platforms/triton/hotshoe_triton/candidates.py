@@ -37,6 +37,7 @@ def kernels() -> tuple[Candidate, ...]:
         padded,
         rotary,
         sampling,
+        selective_scan,
         sparse,
         state_space,
     )
@@ -44,6 +45,7 @@ def kernels() -> tuple[Candidate, ...]:
     chosen = sparse.SparseMlaAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     room = padded.supports, padded.Attention
+    selective = selective_scan.supports, selective_scan.SelectiveScan
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
         Candidate("attention", "padded", *room, layout=padded.declared_layout),
@@ -53,6 +55,7 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("sparse_mla_attention", "triton", sparse.supports, chosen),
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
+        Candidate("selective_scan", "triton", *selective),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
         Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),

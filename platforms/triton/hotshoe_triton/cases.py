@@ -51,7 +51,7 @@ from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 from hotshoe_triton.sparse_cases import DEEPSEEK, INDEXES, SPARSES, attend_chosen, index
-from hotshoe_triton.state_cases import SPACES, scan
+from hotshoe_triton.state_cases import SELECTIVES, SPACES, scan, scan_selectively
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
 
@@ -398,6 +398,11 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"space {kind} {name}", scan(spec, tokens), name == "128x64x128")
         for name, spec in SPACES.items()
+        for kind, tokens in (("decode", 1), ("prompt", 64))
+    ),
+    *(
+        Case(f"selective {kind} {name}", scan_selectively(spec, tokens), name == "8192x16")
+        for name, spec in SELECTIVES.items()
         for kind, tokens in (("decode", 1), ("prompt", 64))
     ),
     *(

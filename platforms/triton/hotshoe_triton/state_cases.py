@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, StateSpaceOp, StateSpaceSpec, StateSpaceWeights
-from hotshoe_triton import state_space
+from hotshoe.slots import (
+    AttentionMetadata,
+    SelectiveScanOp,
+    SelectiveScanSpec,
+    SelectiveScanWeights,
+    StateSpaceOp,
+    StateSpaceSpec,
+    StateSpaceWeights,
+)
+from hotshoe_triton import selective_scan, state_space
 
 #: Of NemotronH, Bamba and Falcon-H1.
 NEMOTRON = StateSpaceSpec(
@@ -24,6 +32,16 @@ SPACES = {
     "32x64x256": FALCON,
     "32x64x128 float16": replace(FALCON, state_size=128, dtype="float16"),
     "32x64x128 float32": replace(FALCON, state_size=128, dtype="float32"),
+}
+#: Of Falcon-Mamba and Mamba 2.8B.
+SELECTIVE = SelectiveScanSpec(
+    8192, 16, 256, 4, *["bfloat16"] * 2, "float32", 32, "all", norm_eps=1e-6
+)
+SELECTIVES = {
+    "8192x16": SELECTIVE,
+    "5120x16": replace(SELECTIVE, inner_size=5120, dt_rank=160, checkpoints="none", norm_eps=None),
+    "8192x16 float16": replace(SELECTIVE, dtype="float16"),
+    "8192x16 float32": replace(SELECTIVE, dtype="float32"),
 }
 
 
@@ -39,16 +57,56 @@ def scan(spec: StateSpaceSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFa
     return call
 
 
+def scan_selectively(
+    spec: SelectiveScanSpec, tokens: int, reqs: int = 8
+) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a Mamba-1 block over `reqs` requests with `tokens` each."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not selective_scan.supports(spec, facts).accepted:
+            return False
+        call_selective(selective_scan.SelectiveScan(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
+def call_selective(
+    op: SelectiveScanOp, spec: SelectiveScanSpec, tokens: int, reqs: int, device: str
+) -> None:
+    """Compute with tensors of a device, `tokens` tokens of each request."""
+    floats = _maker(device)
+    inner, made, width = spec.inner_size, sum(spec.made), spec.conv_width
+    weights = SelectiveScanWeights(
+        *(floats(*shape, dtype=spec.dtype) for shape in ((inner, width), (inner,))),
+        *(floats(*shape, dtype=spec.dtype) for shape in ((made, inner), (inner, spec.dt_rank))),
+        *(floats(*shape) for shape in ((inner,), (inner, spec.state_size), (inner,))),
+        None,
+    )
+    conv = floats(64, width - 1, inner, dtype=spec.conv_dtype)
+    states = floats(64, 1, inner, spec.state_size, dtype=spec.state_dtype)
+    projected = floats(reqs * tokens, 2 * inner, dtype=spec.dtype)
+    op(projected, (conv, states), _step(floats, tokens, reqs), weights)
+
+
+def _maker(device: str) -> Callable[..., Tensor]:
+    def floats(*shape: int, dtype: str = "float32") -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    return floats
+
+
+def _step(floats: Callable[..., Tensor], tokens: int, reqs: int) -> AttentionMetadata:
+    starts, lens, slots = (floats(n).int() for n in (reqs + 1, reqs, reqs * tokens))
+    return AttentionMetadata(reqs, starts, lens, floats(reqs, 32).int(), slots, tokens, 512)
+
+
 def call_spaces(
     op: StateSpaceOp, spec: StateSpaceSpec, tokens: int, reqs: int, device: str
 ) -> None:
     """Compute with tensors of a device, `tokens` tokens of each request."""
-
-    def floats(*shape: int, dtype: str = "float32") -> Tensor:
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-
-    starts, lens, slots = (floats(n).int() for n in (reqs + 1, reqs, reqs * tokens))
-    step = AttentionMetadata(reqs, starts, lens, floats(reqs, 32).int(), slots, tokens, 512)
+    floats = _maker(device)
+    step = _step(floats, tokens, reqs)
     weights = StateSpaceWeights(
         floats(spec.conv_size, spec.conv_width, dtype=spec.dtype),
         floats(spec.conv_size, dtype=spec.dtype),

@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots import (
+    AttentionMetadata,
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    StateSpaceSpec,
+)
 from hotshoe_triton.device import chaining, next_power_of_2
 
 #: Channels of a program, and tokens of a tile where sequences have several.
@@ -23,7 +28,9 @@ def state_parts(dtype: str) -> int:
 class Convolution:
     """Convolves a step's inputs, applies SiLU, and keeps the last inputs of each sequence."""
 
-    def __init__(self, spec: GatedDeltaSpec | StateSpaceSpec, facts: DeviceFacts) -> None:
+    def __init__(
+        self, spec: GatedDeltaSpec | SelectiveScanSpec | StateSpaceSpec, facts: DeviceFacts
+    ) -> None:
         from hotshoe_triton.kernels.states import convolve
 
         self._kernel, self._size = convolve, spec.conv_size

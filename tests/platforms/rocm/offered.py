@@ -34,6 +34,7 @@ from hotshoe.slots import (
     QuantSpec,
     RotaryAndCacheSpec,
     SampleSpec,
+    SelectiveScanSpec,
     SparseMlaSpec,
     StateSpaceSpec,
     narrow,
@@ -47,7 +48,7 @@ from hotshoe_triton.device import ARCHS
 from hotshoe_triton.lora_cases import call_adapters
 from hotshoe_triton.matrix import Compiling
 from hotshoe_triton.sparse_cases import DEEPSEEK, INDEX, SPARSE, call_index, call_sparse
-from hotshoe_triton.state_cases import BAMBA, NEMOTRON, call_spaces
+from hotshoe_triton.state_cases import BAMBA, NEMOTRON, SELECTIVE, call_selective, call_spaces
 
 BF16 = "bfloat16"
 ATTENTION = AttentionSpec(32, 8, 128, BF16, BF16, 32, 0.088)
@@ -77,6 +78,7 @@ SPECS: dict[str, list[Any]] = {
     "sparse_mla_attention": [SPARSE],
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
+    "selective_scan": [SELECTIVE],
     "rotary_and_cache": [ROTARY, NARROW_ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
@@ -126,6 +128,11 @@ def run_chosen(op: Any, spec: SparseMlaSpec) -> None:
 def run_spaces(op: Any, spec: StateSpaceSpec) -> None:
     for tokens in (1, 64):
         call_spaces(op, spec, tokens, 8, "meta")
+
+
+def run_selective(op: Any, spec: SelectiveScanSpec) -> None:
+    for tokens in (1, 64):
+        call_selective(op, spec, tokens, 8, "meta")
 
 
 def run_latents(op: Any, spec: MlaAttentionSpec) -> None:
@@ -180,6 +187,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "sparse_mla_attention": run_chosen,
     "gated_delta": run_deltas,
     "state_space": run_spaces,
+    "selective_scan": run_selective,
     "rotary_and_cache": rotate,
     "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),
     "add_rms_norm": add_and_norm,
