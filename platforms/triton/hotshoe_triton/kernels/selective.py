@@ -121,6 +121,16 @@ def operands(
 
 
 @triton.jit
+def take(state_PN, rate_PN, passed_P, token):
+    """Return the state behind a token, of which these are the operands, and its gated result."""
+    x_P, dt_P, gate_P, b_N, c_N = token
+    added_PN = (dt_P * x_P)[:, None] * b_N[None, :]
+    state_PN = state_PN * tl.exp2(dt_P[:, None] * rate_PN) + added_PN
+    y_P = tl.sum(state_PN * c_N[None, :], 1) + passed_P * x_P
+    return state_PN, y_P * gate_P * sigmoid(gate_P)
+
+
+@triton.jit
 def scan(
     out_ptr, mixed_ptr, gates_ptr, time_ptr, made_ptr, cache_ptr, rate_ptr, passed_ptr, bias_ptr,
     table_ptr, starts_ptr, lens_ptr, gates_stride, block_stride, table_stride,
@@ -133,11 +143,9 @@ def scan(
     Positions are cut into groups of TOGETHER, which divides BLOCK_SIZE with ALL.
 
     Args:
-        mixed_ptr: [tokens, INNER] float32, what the convolution put out.
-        gates_ptr: Rows of gates [INNER].
+        mixed_ptr: [tokens, INNER] float32, what the convolution put out; gates_ptr: rows of gates.
         time_ptr: [tokens, INNER] float32, steps of time before their bias.
         made_ptr: [tokens, RANK + 2 * N] float32; B and C are the last columns.
-        rate_ptr: [INNER, N] float32, logarithms of decays.
         AHEAD: Groups that are loaded at once.
     """
     row, entry_N = tl.program_id(0), tl.arange(0, BLOCK_N)
@@ -154,8 +162,7 @@ def scan(
         return
     length = tl.load(lens_ptr + row)
     before = length - (end - begin)
-    table_ptr += row.to(tl.int64) * table_stride
-    cache_ptr += at_PN
+    cache_ptr, table_ptr = cache_ptr + at_PN, table_ptr + row.to(tl.int64) * table_stride
     read = block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * block_stride
     state_PN = tl.load(cache_ptr + read, mask=there_PN & (before > 0), other=0.0).to(tl.float32)
     first = begin.to(tl.int64) - before
@@ -170,11 +177,8 @@ def scan(
             ),)  # fmt: skip
         results = ()
         for i in tl.static_range(TOGETHER):
-            x_P, dt_P, gate_P, b_N, c_N = found[i]
-            added_PN = (dt_P * x_P)[:, None] * b_N[None, :]
-            state_PN = state_PN * tl.exp2(dt_P[:, None] * rate_PN) + added_PN
-            y_P = tl.sum(state_PN * c_N[None, :], 1) + passed_P * x_P
-            results += (y_P * gate_P * sigmoid(gate_P),)
+            state_PN, y_P = take(state_PN, rate_PN, passed_P, found[i])
+            results += (y_P,)
         for i in tl.static_range(TOGETHER):
             place = group * TOGETHER + i
             at_P = (first + place) * INNER + channel_P
