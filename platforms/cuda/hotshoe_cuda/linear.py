@@ -1,6 +1,6 @@
 """Candidate `streaming` of slot `linear`: what was tuned on NVIDIA's GPUs.
 
-A table may name two kernels more: for few rows `streamed`, on sm_90, and for many `cublaslt`.
+There are two kernels more: for few rows `streamed`, on sm_90, and for many `cublaslt`.
 
 The copy engine reads rows that begin at multiples of 16 bytes. Weights always do; an x that does
 not goes through the portable kernel, or the algorithm that cuBLAS chooses.
@@ -48,6 +48,30 @@ def missing(spec: LinearSpec, facts: DeviceFacts) -> str:
     if __version__.rpartition(".")[0] not in VERSIONS:
         return f"it is written for Triton {', '.join(VERSIONS)}, this is {__version__}"
     return "Triton's interpreter does not run it" if knobs.runtime.interpret else ""
+
+
+def untuned(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> LinearConfig:
+    """Choose for sm_90 without measuring.
+
+    The rule comes from twenty products of five models (`benchmarks/notes/measurements.md`): it
+    takes 1.02 of the time of each one's best configuration, 1.14 at most.
+
+    Args:
+        bucket: Rows of x.
+        n, k: Output and input features.
+        itemsize: Bytes of a weight's element, 1 or 2.
+        facts: The device.
+    """
+    tiles, units, block_k = -(-n // 64), facts.compute_units, 256 // itemsize
+    if itemsize > 1 and bucket == 1:
+        return default(bucket, n, k, itemsize, facts)
+    if itemsize > 1 and bucket > 32 and tiles < units and k >= 2048:
+        return LIBRARY
+    split = 1
+    while split < 8 and 2 * split * tiles <= units and k >= 12 * split * block_k:
+        split *= 2
+    stages = 100 * KIB // ((64 + max(16, bucket)) * 256)
+    return LinearConfig("streamed", 64, block_k, split, 4, stages)
 
 
 def ranks_algorithms(spec: LinearSpec) -> bool:
@@ -118,12 +142,12 @@ class Linear(library.Linear):
         return y
 
     def _config(self, bucket: int) -> LinearConfig:
-        config = super()._config(bucket)
-        if config.kernel == "streamed" and missing(self._spec, self._facts):
-            return self._default(bucket)
-        return config
+        found = self._table.get((self._n, self._k, bucket))
+        if missing(self._spec, self._facts):
+            return self._portable(bucket) if found is None or found.kernel == "streamed" else found
+        return found or untuned(bucket, self._n, self._k, self._weight.itemsize, self._facts)
 
-    def _default(self, bucket: int) -> LinearConfig:
+    def _portable(self, bucket: int) -> LinearConfig:
         return default(bucket, self._n, self._k, self._weight.itemsize, self._facts)
 
     def _launch(self, config: LinearConfig, bucket: int) -> Launch:
@@ -154,7 +178,7 @@ class Linear(library.Linear):
             "num_warps": config.warps,
             "launch_pdl": True,
         }
-        unaligned = super()._launch(self._default(bucket), bucket)
+        unaligned = super()._launch(self._portable(bucket), bucket)
 
         def some(y: Tensor, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> None:
             values, x_scale = (x, x) if quantized is None else quantized

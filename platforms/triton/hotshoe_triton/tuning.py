@@ -64,9 +64,10 @@ def default(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> L
     arch = arch_of(facts)
     if bucket == 1 and itemsize > 1:
         block_k = min(next_power_of_2(k), 128 * 16 // itemsize)
-        block_n = 8 if n >= 64 * facts.compute_units else 4
-        split = split_of(-(-n // block_n), k, block_k, 4, facts.compute_units)
-        return LinearConfig("gemv", block_n, block_k, split, 4, 2)
+        tiles, units = -(-n // 4), facts.compute_units
+        # With so many programs a unit, an uneven last round costs less than adding up parts.
+        split = 1 if tiles >= 8 * units else split_of(tiles, k, block_k, 4, units)
+        return LinearConfig("gemv", 4, block_k, split, 4, 2)
     block_n = 64 if arch.backend == "cuda" else 32
     block_k = (256 if arch.shared_bytes > 100 * KIB else 128) // itemsize
     rows = max(16, bucket)

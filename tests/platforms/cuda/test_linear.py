@@ -22,7 +22,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe_cuda import linear
 from hotshoe_cuda.kernels import streamed
-from hotshoe_cuda.linear import Linear, missing
+from hotshoe_cuda.linear import Linear, missing, untuned
 from hotshoe_cuda.targets import TUNED
 from hotshoe_triton import tuned
 from hotshoe_triton.device import ARCHS
@@ -78,6 +78,30 @@ def test_where_it_is_missing_a_table_that_names_it_gives_way(monkeypatch) -> Non
     assert {operation._config(bucket) for bucket in BUCKETS} == {STREAMED}
     monkeypatch.setattr(linear, "missing", lambda spec, facts: "for a reason")
     assert {operation._config(bucket).kernel for bucket in BUCKETS} == {"gemv", "skinny"}
+
+
+@pytest.mark.parametrize("itemsize", [1, 2])
+@pytest.mark.parametrize(
+    ("n", "k", "at_64"),
+    [
+        (96, 64, "streamed"),
+        (896, 4864, "library"),
+        (3072, 2048, "library"),
+        (34816, 5120, "streamed"),
+    ],
+)
+def test_shapes_that_nobody_tuned_stream(n: int, k: int, at_64: str, itemsize: int) -> None:
+    chosen = {bucket: untuned(bucket, n, k, itemsize, H200) for bucket in BUCKETS}
+    few = {bucket: c for bucket, c in chosen.items() if bucket <= 32 and bucket * itemsize != 2}
+    assert {c.kernel for c in few.values()} == {"streamed"}
+    for bucket, config in chosen.items():
+        if config.kernel == "streamed":
+            tile = (config.block_n + max(16, bucket)) * config.block_k * itemsize
+            assert 2 <= config.stages <= ARCHS["sm_90"].shared_bytes // 2 // tile
+            assert config.split_k == 1 or k >= 6 * config.split_k * config.block_k
+            programs = -(-n // config.block_n) * config.split_k
+            assert config.split_k == 1 or programs <= H200.compute_units
+    assert chosen[64].kernel == (at_64 if itemsize == 2 else "streamed")
 
 
 @pytest.mark.usefixtures("compiled")
