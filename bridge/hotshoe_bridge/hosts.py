@@ -53,6 +53,11 @@ REACH: dict[str, dict[str, str]] = {
         SGLANG: _STATES,
         TRANSFORMERS: f"{NO}states lie in the model's own cache object",
     },
+    "short_conv": {
+        VLLM: _STATES,
+        SGLANG: _STATES,
+        TRANSFORMERS: f"{NO}states lie in the model's own cache object",
+    },
     "gated_delta": {
         VLLM: _STATES,
         SGLANG: _STATES,

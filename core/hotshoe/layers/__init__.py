@@ -28,6 +28,7 @@ from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.selective import SelectiveScan
 from hotshoe.layers.shared import SharedAttention
+from hotshoe.layers.short_conv import ShortConv
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
 from hotshoe.layers.vocabulary import Embedding, Logits
@@ -73,6 +74,7 @@ __all__ = [
     "SelectiveScan",
     "Share",
     "SharedAttention",
+    "ShortConv",
     "Split",
     "Stacked",
     "StateSpace",

@@ -19,6 +19,7 @@ from hotshoe.slots import (
     CacheView,
     GatedDeltaSpec,
     SelectiveScanSpec,
+    ShortConvSpec,
     StateSpaceSpec,
     StepShape,
     renewed,
@@ -26,7 +27,7 @@ from hotshoe.slots import (
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import CachePart, CacheSpec
 
-Spec = TypeVar("Spec", StateSpaceSpec, SelectiveScanSpec, GatedDeltaSpec)
+Spec = TypeVar("Spec", StateSpaceSpec, SelectiveScanSpec, ShortConvSpec, GatedDeltaSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class StateLayer(Generic[Spec]):
         ctx: The build context; the layer registers itself there for a cache.
         slot: The operation's.
         spec: This rank's.
-        state: Shape of one sequence's state.
+        state: Shape of one sequence's state; None for none but the convolution's last inputs.
         weights: Makes the operation's weights of tensors by name.
     """
 
@@ -67,7 +68,7 @@ class StateLayer(Generic[Spec]):
         ctx: BuildContext,
         slot: str,
         spec: Spec,
-        state: tuple[int, int, int],
+        state: tuple[int, int, int] | None,
         weights: Callable[..., Any],
     ) -> None:
         self.spec: Spec = spec
@@ -80,13 +81,14 @@ class StateLayer(Generic[Spec]):
         self._held: dict[str, Tensor] = {}
         self._pending: dict[str, list[Tensor | None]] = {}
         self._device, self._dtype = ctx.device, ctx.torch_dtype
-        self.cache: tuple[Tensor, Tensor]
+        self.cache: tuple[Tensor, ...]
         self._inputs: Tensor | None = None  # of drafts
         conv = (spec.conv_width - 1, spec.conv_size)
-        parts: tuple[CachePart, ...] = (
-            CachePart("conv", "td", conv, spec.conv_dtype),
-            CachePart("state", "hdn", state, spec.state_dtype),
-        )
+        parts: tuple[CachePart, ...] = (CachePart("conv", "td", conv, spec.conv_dtype),)
+        if state is not None:
+            assert not isinstance(spec, ShortConvSpec)
+            parts = (*parts, CachePart("state", "hdn", state, spec.state_dtype))
+        self._kept = len(parts)
         if ctx.drafts:
             shape = (ctx.drafts, sum(spec.sections))
             parts = (*parts, CachePart("drafts", "td", shape, spec.dtype))
@@ -131,8 +133,8 @@ class StateLayer(Generic[Spec]):
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Take memory for states, left as it comes: none is read before it is written."""
-        conv, state, *inputs = [self._empty(part, num_blocks) for part in self.cache_spec.parts]
-        self.cache, self._inputs = (conv, state), next(iter(inputs), None)
+        held = [self._empty(part, num_blocks) for part in self.cache_spec.parts]
+        self.cache, self._inputs = tuple(held[: self._kept]), next(iter(held[self._kept :]), None)
 
     def _empty(self, part: CachePart, num_blocks: int) -> Tensor:
         shape = (num_blocks, *part.shape)

@@ -18,6 +18,8 @@ from hotshoe.slots.mixers import (
     MlaAttentionOp,
     SelectiveScanOp,
     SelectiveScanWeights,
+    ShortConvOp,
+    ShortConvWeights,
     SparseMlaOp,
     StateSpaceOp,
     StateSpaceWeights,
@@ -72,7 +74,12 @@ from hotshoe.slots.specs import (
     SparseMlaSpec,
     TransferSpec,
 )
-from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import (
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    ShortConvSpec,
+    StateSpaceSpec,
+)
 from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
@@ -143,6 +150,9 @@ __all__ = [
     "SelectiveScanSpec",
     "SelectiveScanWeights",
     "Selector",
+    "ShortConvOp",
+    "ShortConvSpec",
+    "ShortConvWeights",
     "SizedGraphOp",
     "Slot",
     "SparseMlaOp",

@@ -294,6 +294,49 @@ class SelectiveScanOp(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ShortConvWeights:
+    """What a short convolution has beside its projections; on the device.
+
+    Attributes:
+        conv: [inner_size, conv_width], model dtype; the last column is for the token itself.
+        conv_bias: [inner_size], model dtype; None for none.
+    """
+
+    conv: Tensor
+    conv_bias: Tensor | None
+
+
+class ShortConvOp(Protocol):
+    """A short convolution between two gates, over the inputs that its cache keeps."""
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step; inputs are read and written as `StateSpaceOp.prepare` says of states."""
+        ...
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor],
+        prepared: Any,
+        weights: ShortConvWeights,
+    ) -> Tensor:
+        """Compute a step's tokens; float32 inside.
+
+        Args:
+            projected: [num_tokens, 3 * inner_size], model dtype: the gate before the convolution,
+                the gate behind, then x. May be overwritten.
+            cache: [num_blocks, conv_width - 1, inner_size], the last inputs of the convolution,
+                gated, the oldest first.
+            prepared: What `prepare` returned for this step.
+            weights: The block's.
+
+        Returns:
+            [num_tokens, inner_size], model dtype, contiguous.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class GatedDeltaWeights:
     """What a gated-delta block has beside its projections; on the device, all of this rank.
 

@@ -1,5 +1,5 @@
 """Specifications of blocks that keep a state of each sequence: `StateSpaceSpec`,
-`SelectiveScanSpec`, `GatedDeltaSpec`.
+`SelectiveScanSpec`, `GatedDeltaSpec`, `ShortConvSpec`.
 
 As `hotshoe.slots.specs`, free of torch.
 """
@@ -110,6 +110,37 @@ class SelectiveScanSpec:
     def made(self) -> tuple[int, int, int]:
         """Numbers that are made of a token's x: for the steps of time, B and C."""
         return self.dt_rank, self.state_size, self.state_size
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvSpec:
+    """A short convolution between its two projections, with a gate before it and one behind.
+
+    Source: Liquid AI 2025, arXiv:2511.23404 (LFM2).
+
+    Attributes:
+        inner_size: Channels of each gate, of x and of the result.
+        conv_width: Tokens that the causal convolution sees, the token itself included; no
+            activation follows.
+        conv_dtype, block_size, checkpoints: As in `StateSpaceSpec`.
+    """
+
+    inner_size: int
+    conv_width: int
+    dtype: str
+    conv_dtype: str
+    block_size: int
+    checkpoints: str = "none"
+
+    @property
+    def conv_size(self) -> int:
+        """Channels that the convolution runs over."""
+        return self.inner_size
+
+    @property
+    def sections(self) -> tuple[int, int, int]:
+        """Columns of the input: the gate before, the gate behind, then x."""
+        return self.inner_size, self.inner_size, self.inner_size
 
 
 @dataclass(frozen=True, slots=True)

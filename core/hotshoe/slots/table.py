@@ -41,7 +41,12 @@ from hotshoe.slots.specs import (
     SparseMlaSpec,
     TransferSpec,
 )
-from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import (
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    ShortConvSpec,
+    StateSpaceSpec,
+)
 
 if TYPE_CHECKING:
     from hotshoe.plugins import PluginManager
@@ -82,8 +87,15 @@ def _key_bytes(spec: IndexerSpec, length: int) -> int:
 
 def _state_bytes(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec, state_size: int) -> int:
     """Return the bytes of what one sequence carries on: `state_size` entries a channel."""
-    conv = (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype]
-    return (conv + spec.inner_size * state_size * TYPE_BITS[spec.state_dtype]) // 8
+    state = spec.inner_size * state_size * TYPE_BITS[spec.state_dtype]
+    return _conv_bytes(spec) + state // 8
+
+
+def _conv_bytes(
+    spec: StateSpaceSpec | SelectiveScanSpec | ShortConvSpec | GatedDeltaSpec,
+) -> int:
+    """Return the bytes of the inputs that a convolution carries on."""
+    return (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype] // 8
 
 
 def _layer_bytes(spec: DecoderLayerSpec, length: int) -> int:
@@ -185,6 +197,18 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
             step_bytes=lambda s, n: 2 * _state_bytes(s, s.state_size),
+            needs=("prepare",),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "short_conv",
+            ShortConvSpec,
+            f"{_REFERENCE}.short_conv:ShortConv",
+            "causal convolution between two gates over cached inputs",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
+            step_bytes=lambda s, n: 2 * _conv_bytes(s),
             needs=("prepare",),
             reference_waits=True,
             contract=2,

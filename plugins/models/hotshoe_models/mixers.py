@@ -26,6 +26,7 @@ from hotshoe.layers import (
     stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
+from hotshoe_models.convolutions import ConvMixer
 from hotshoe_models.delta import DeltaMixer
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp
@@ -216,6 +217,7 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "state": StateMixer,
     "selective": SelectiveMixer,
     "delta": DeltaMixer,
+    "conv": ConvMixer,
     "attention+state": BothMixer,
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
     "mlp": MlpMixer,

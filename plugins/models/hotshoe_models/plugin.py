@@ -44,6 +44,8 @@ ARCHITECTURES = {
     "HunYuanDenseV1ForCausalLM": "hotshoe_models.hunyuan:build",
     "HunYuanMoEV1ForCausalLM": "hotshoe_models.hunyuan:build_moe",
     "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",
+    "Lfm2ForCausalLM": "hotshoe_models.lfm2:build",
+    "Lfm2MoeForCausalLM": "hotshoe_models.lfm2:build_moe",
     "Llama4ForCausalLM": "hotshoe_models.llama4:build",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
     "MambaForCausalLM": "hotshoe_models.mamba:build",

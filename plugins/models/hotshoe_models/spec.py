@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
-from hotshoe.slots import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
+from hotshoe.slots import GatedDeltaSpec, SelectiveScanSpec, ShortConvSpec, StateSpaceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +160,21 @@ class SelectiveBlock:
     conv_bias: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvBlock:
+    """A short convolution with its projections, for mixer "conv".
+
+    Attributes:
+        conv: What lies between the projections.
+        name: Prefix within a layer.
+        bias: The projections and the convolution have biases.
+    """
+
+    conv: ShortConvSpec
+    name: str = "conv"
+    bias: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Matrices of a gated-delta block that are multiplied together.
@@ -295,7 +310,7 @@ class DecoderSpec:
         v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
         value_scale: Factor on values.
         per_layer, streams: Of decoders whose layers have inputs of their own.
-        state, selective, delta: Of mixers with states.
+        state, selective, delta, conv: Of mixers with states.
         latent: Of mixers with latent attention.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
         logits_divisor: Logits are divided by it.
@@ -344,6 +359,7 @@ class DecoderSpec:
     state: StateBlock | None = None
     selective: SelectiveBlock | None = None
     delta: DeltaBlock | None = None
+    conv: ConvBlock | None = None
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None
     further_layers: int = 0

@@ -79,7 +79,7 @@ def test_what_is_offered_compiles(arch: str) -> None:
 
 
 #: Slots that GPUs leave to core's references, for now.
-PLAIN = {"layer_norm"}
+PLAIN = {"layer_norm", "short_conv"}
 
 
 def test_every_slot_that_models_ask_for_has_a_native_candidate() -> None:

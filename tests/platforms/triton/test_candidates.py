@@ -24,7 +24,7 @@ def test_a_platform_names_what_its_vendor_calls_otherwise() -> None:
 
 
 #: Slots that GPUs leave to core's references, for now.
-PLAIN = {"layer_norm"}
+PLAIN = {"layer_norm", "short_conv"}
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])

@@ -765,6 +765,36 @@ VARIANTS += [
         raw=True,
     ),
 ]
+LFM2 = {"layer_types": ["conv", "full_attention", "conv"], "norm_eps": 1e-5}
+VARIANTS += [
+    Variant("lfm2", "Lfm2", {**LFM2, "block_multiple_of": 8}, end_to_end=True),
+    Variant(
+        "lfm2-older",
+        "Lfm2",
+        {
+            "full_attn_idxs": [0, 2],
+            "block_ff_dim": 80,
+            "block_ffn_dim_multiplier": 0.7,
+            "block_multiple_of": 16,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "tie_embedding": False,
+        },
+        raw=True,
+    ),
+    Variant(
+        "lfm2-moe",
+        "Lfm2Moe",
+        {
+            **LFM2,
+            **EXPERTS,
+            "num_experts": 6,
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+        },
+        end_to_end=True,
+    ),
+]
 DELTA = {
     "linear_num_key_heads": 4,
     "linear_num_value_heads": 8,
@@ -1960,7 +1990,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
             else:
                 weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)
         for name, buffer in model.named_buffers():
-            if "correction" in name:
+            if "correction" in name or name.endswith("expert_bias"):
                 buffer.normal_(0.0, 0.2)
             if name.endswith("layer_scalar"):
                 buffer.normal_(1.0, 0.2)

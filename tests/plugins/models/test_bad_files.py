@@ -91,5 +91,5 @@ def test_layers_that_predict_further_tokens_are_listed(changed, capfd):
 
 
 def test_a_state_without_a_kernel_is_refused(changed, refused):
-    line = refused("explain", changed("mamba", {}), "--require-native")
-    assert "slot selective_scan that --require-native allows" in line
+    line = refused("explain", changed("lfm2", {}), "--require-native")
+    assert "slot short_conv that --require-native allows" in line

@@ -15,7 +15,14 @@ from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SLOTS, CommunicatorSpec, GatedDeltaSpec, Rendezvous, Selector
+from hotshoe.slots import (
+    SLOTS,
+    CommunicatorSpec,
+    GatedDeltaSpec,
+    Rendezvous,
+    Selector,
+    ShortConvSpec,
+)
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 
@@ -245,7 +252,7 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
     states = [
         (decision.spec, count)
         for decision, count in zip(plan.decisions, plan.uses, strict=True)
-        if decision.slot in ("state_space", "selective_scan", "gated_delta")
+        if decision.slot in ("state_space", "selective_scan", "short_conv", "gated_delta")
     ]
     size += sum(count * options["max_num_seqs"] * state_bytes(spec) for spec, count in states)
     params = SamplingParams(temperature=0.0, max_tokens=count)
@@ -270,5 +277,7 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
 
 def state_bytes(spec) -> int:
     """Return the bytes of one layer's state of one sequence, all in float32."""
+    if isinstance(spec, ShortConvSpec):
+        return 4 * (spec.conv_width - 1) * spec.conv_size
     entries = spec.key_dim if isinstance(spec, GatedDeltaSpec) else spec.state_size
     return 4 * ((spec.conv_width - 1) * spec.conv_size + spec.inner_size * entries)

@@ -20,7 +20,12 @@ from hotshoe.slots.specs import (
     RouterSpec,
     SparseMlaSpec,
 )
-from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import (
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    ShortConvSpec,
+    StateSpaceSpec,
+)
 from hotshoe.slots.verdict import Verdict, accept, refuse
 from hotshoe.types.cache import QUANTIZED
 
@@ -171,7 +176,9 @@ def _router(router: RouterSpec, num_experts: int, top_k: int) -> Iterator[str]:
         yield "needs two experts in a group for the group score top2"
 
 
-def _states(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec) -> Iterator[str]:
+def _states(
+    spec: StateSpaceSpec | SelectiveScanSpec | ShortConvSpec | GatedDeltaSpec,
+) -> Iterator[str]:
     if spec.checkpoints not in CHECKPOINTS:
         yield f"knows the checkpoints {', '.join(CHECKPOINTS)}, not {spec.checkpoints}"
     if spec.conv_width < 2:
@@ -259,5 +266,6 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     LinearSpec: _matrix,
     StateSpaceSpec: _state_space,
     SelectiveScanSpec: _states,
+    ShortConvSpec: _states,
     GatedDeltaSpec: _gated_delta,
 }

@@ -14,13 +14,18 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from hotshoe.slots.state_specs import GatedDeltaSpec, SelectiveScanSpec, StateSpaceSpec
+from hotshoe.slots.state_specs import (
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    ShortConvSpec,
+    StateSpaceSpec,
+)
 from hotshoe.slots.step import CacheView, StepShape
 
 #: Most tokens of a chunk, whose matrix has the square of their number.
 CHUNK = 64
 
-StateSpec: TypeAlias = "StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec"
+StateSpec: TypeAlias = "StateSpaceSpec | SelectiveScanSpec | ShortConvSpec | GatedDeltaSpec"
 States: TypeAlias = "tuple[Tensor, Tensor]"
 #: (states, operands) to (results, states); a chunk is told which of its tokens there are.
 Step: TypeAlias = "Callable[[Tensor, tuple[Tensor, ...]], States]"

@@ -115,7 +115,7 @@ class StateProblem:
         shape = (count, spec.conv_width - 1, spec.conv_size)
         conv = torch.full(shape, nan, dtype=torch_dtype(spec.conv_dtype))
         shape = (count, *self.ssm[0].shape)
-        ssm = torch.full(shape, nan, dtype=torch_dtype(spec.state_dtype))
+        ssm = torch.full(shape, nan, dtype=torch_dtype(_state_dtype(spec)))
         for row, (count, length) in enumerate(self.batch.requests):
             if length > count:
                 block = self.table[row, self._column(length - count)]
@@ -124,7 +124,7 @@ class StateProblem:
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         call, (conv, ssm) = self._bind(op, place)
-        return {"out": call(), "conv": conv.flatten(1), "ssm": ssm.flatten(1)}
+        return {"out": call(), "conv": conv.flatten(1)} | _kept(ssm, lambda: ssm.flatten(1))
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
         return self._bind(op, place)[0]
@@ -138,7 +138,8 @@ class StateProblem:
         shape = self._shape(place)
         view = CacheView(place(self.table), place(torch.zeros(len(projected), dtype=torch.int32)))
         prepared = op.prepare(shape, view)
-        return lambda: op(projected, (conv, ssm), prepared, weights), (conv, ssm)
+        cache = (conv, ssm) if ssm.numel() else (conv,)
+        return lambda: op(projected, cache, prepared, weights), (conv, ssm)
 
     def expected(self) -> Mapping[str, Expected]:
         spec = self.spec
@@ -165,8 +166,10 @@ class StateProblem:
         return {
             "out": Close(torch.stack(values), spec.dtype, factor * torch.stack(magnitudes)),
             "conv": Kept(conv, spec.conv_dtype, conv.abs(), written, self._caches()[0].flatten(1)),
-            "ssm": Kept(ssm, spec.state_dtype, sizes, written, self._caches()[1].flatten(1)),
-        }
+        } | _kept(
+            ssm,
+            lambda: Kept(ssm, spec.state_dtype, sizes, written, self._caches()[1].flatten(1)),
+        )
 
     def alone(self) -> tuple[StateProblem, slice]:
         at = len(self.batch.requests) // 2
@@ -186,6 +189,16 @@ class StateProblem:
         states = sum(ssm.nbytes for ssm in self.ssm)
         pairs = len(self.projected) * self.spec.inner_size * self.ssm[0].shape[-1]
         return Cost(2 * states + 2 * self.projected.nbytes, 6 * pairs)
+
+
+def _state_dtype(spec: Any) -> str:
+    """Return the type of states, or that of inputs where nothing else is kept."""
+    return str(getattr(spec, "state_dtype", spec.conv_dtype))
+
+
+def _kept(states: Tensor, make: Callable[[], Any]) -> dict[str, Any]:
+    """Return what there is to say of states, nothing where a block keeps none."""
+    return {"ssm": make()} if states.numel() else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +239,7 @@ def problem_of(
         batch,
         normal((tokens, sum(spec.sections)), spec.dtype, source),
         [normal(inputs, spec.conv_dtype, source) for _ in batch.requests],
-        [normal(state, spec.state_dtype, source) for _ in batch.requests],
+        [normal(state, _state_dtype(spec), source) for _ in batch.requests],
         blocks.view(len(batch.requests), columns).int(),
         num_blocks,
         weights,
