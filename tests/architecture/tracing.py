@@ -71,8 +71,12 @@ def decode(tracer: Tracer) -> None:
     from hotshoe.types import SamplingParams, TextPrompt
 
     engine = Engine(EngineConfig(**OPTIONS))
-    engine.add("one", TextPrompt("One day"), SamplingParams(max_tokens=20, ignore_eos=True))
-    for _ in range(12):  # platforms may record what they meet often alone
+    params = SamplingParams(max_tokens=20, ignore_eos=True, seed=1)
+    engine.add("warm", TextPrompt("One day"), params)
+    while engine.has_work():  # platforms may record what they meet often alone
+        engine.step()
+    engine.add("one", TextPrompt("One day"), params)
+    for _ in range(12):
         engine.step()
     tracer.on = True
     engine.step()

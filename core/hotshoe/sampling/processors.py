@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -72,8 +72,8 @@ class LogitsProcessor(Protocol):
     """What hook `hotshoe_logits_processors` names: a class, made once for an engine.
 
     Attributes:
-        arguments: What requests may give, by name. A request that gives none is left alone.
-        for_all: Requests that give none get the defaults; False where it is missing.
+        arguments: What requests may give, by name. A request that gives none is left alone, but by
+            a `ProcessorForAll`.
     """
 
     arguments: Mapping[str, Argument]
@@ -95,6 +95,17 @@ class LogitsProcessor(Protocol):
             None where nothing is to be changed.
         """
         ...
+
+
+@runtime_checkable
+class ProcessorForAll(LogitsProcessor, Protocol):
+    """One that may say that requests which give nothing get the defaults.
+
+    Attributes:
+        for_all: They do.
+    """
+
+    for_all: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +155,7 @@ class LoadedProcessor:
         self._label, self._inner = label, inner
         self._arguments = inner.arguments
         self._defaults = {name: argument.default for name, argument in inner.arguments.items()}
-        self._for_all = bool(getattr(inner, "for_all", False))
+        self._for_all = isinstance(inner, ProcessorForAll) and bool(inner.for_all)
 
     def plan(self, params: RowParameters, rows: Ints, device: torch.device) -> Processing | None:
         """See `hotshoe.sampling.stages.Planner`."""

@@ -15,27 +15,31 @@ class WaitingQueue:
     Removing a request drops it at once but leaves its key in the heap, to be skipped when it
     surfaces; the heap is rebuilt when such keys outnumber the live ones. All operations are
     O(log n), amortized.
+
+    Attributes:
+        requests: Those in it, by order.
+        num_tokens: Known ones of all of them.
     """
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[int, int], Request] = {}
+        self.requests: dict[tuple[int, int], Request] = {}
         self._heap: list[tuple[int, int]] = []
-        self.num_tokens = 0  # known ones of all requests in it
+        self.num_tokens = 0
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def push(self, request: Request) -> None:
         """Add a request."""
-        assert request.order not in self._requests
-        self._requests[request.order] = request
+        assert request.order not in self.requests
+        self.requests[request.order] = request
         heapq.heappush(self._heap, request.order)
         self.num_tokens += len(request.token_ids)
 
     def first(self) -> Request | None:
         """Return the request to be served next, leaving it in the queue."""
         while self._heap:
-            request = self._requests.get(self._heap[0])
+            request = self.requests.get(self._heap[0])
             if request is not None:
                 return request
             heapq.heappop(self._heap)
@@ -43,10 +47,10 @@ class WaitingQueue:
 
     def remove(self, request: Request) -> None:
         """Take out a request, be it first or not."""
-        del self._requests[request.order]
+        del self.requests[request.order]
         self.num_tokens -= len(request.token_ids)
-        if len(self._heap) > 2 * len(self._requests) + 16:
-            self._heap = sorted(self._requests)
+        if len(self._heap) > 2 * len(self.requests) + 16:
+            self._heap = sorted(self.requests)
 
     def grow(self, request: Request, count: int) -> None:
         """Count tokens that were appended to a request in it, or are about to be."""

@@ -343,7 +343,8 @@ class Scheduler:
 
     def _schedule_waiting(self, step: ScheduledStep, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
-        while self._waiting and budget and self._free_rows and len(step.plan.rows) < step.max_rows:
+        waiting, rows = self._waiting.requests, step.plan.rows
+        while waiting and budget and self._free_rows and len(rows) < step.max_rows:
             request = self._waiting.first()
             if request is None or request.num_pending_steps:
                 return

@@ -7,12 +7,13 @@ import re
 import secrets
 import time
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
+from hotshoe_server.schemas.base import Schema
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.state import Served, ServerState
 from hotshoe_server.validation import Body, check_counts, validated
@@ -23,6 +24,9 @@ ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 MAX_HELD_BYTES = 2**29
 #: What is read at once; a longer body is counted first, and both in a thread.
 SMALL_BODY_BYTES = 2**16
+
+#: Stands for a body that was not read.
+NO_BODY = Schema()
 
 
 class Call(Request):
@@ -36,7 +40,7 @@ class Call(Request):
         arrival_s: `time.monotonic()` when the body had been read.
         path: The route's, one of a closed set.
         caller: What the guard found; None without a valid key.
-        body_read: The body as a model; None before it was read.
+        body_read: The body as a model; one without wishes before it was read.
         num_body_bytes: How much of the body has come; counted in `server.body_bytes`.
     """
 
@@ -49,7 +53,7 @@ class Call(Request):
         self.path = path
         self.arrival_s = time.monotonic()
         self.caller: Caller | None = scope.get(CALLER)
-        self.body_read: BaseModel | None = None
+        self.body_read = NO_BODY
         self.num_body_bytes = 0
 
     @property
@@ -106,8 +110,9 @@ class Call(Request):
         if isinstance(found, Generation):
             config = server.config
             found.adopt(config.enable_force_include_usage, config.return_tokens_as_token_ids)
-        self.body_read = found
-        self.id = getattr(found, "request_id", None) or self.id
+        if isinstance(found, Schema):
+            self.body_read = found
+            self.id = found.wishes().request_id or self.id
         return found
 
     def _validated(self, model: type[Body], body: bytes) -> Body:

@@ -29,8 +29,6 @@ from hotshoe_server.state import Served, ServerState
 DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
 GRAMMAR = "grammar: "
-#: Where requests give one, the first of those that are given.
-GRAMMAR_FIELDS = "structured_outputs response_format text output_config format tools".split()
 #: Which field of each route's requests the prompt is made from.
 PROMPT_FIELDS = {
     "/v1/completions": "prompt",
@@ -112,9 +110,10 @@ def _updates(
 ) -> AsyncIterator[RequestUpdate]:
     """Begin to generate, or to search where the request asks for that."""
     client = call.served.client
-    prompt = replace(rendered.prompt, cache_salt=getattr(call.body_read, "cache_salt", None))
+    wishes = call.body_read.wishes()
+    prompt = replace(rendered.prompt, cache_salt=wishes.cache_salt)
     ends = {"tenant": call.tenant, "timeout_s": call.server.config.request_timeout_s}
-    search = getattr(call.body_read, "beam_search", None)
+    search = wishes.beam_search
     if search is None or isinstance(params, PoolingParams):
         return client.generate(prompt, params, request_id, priority, **ends)
     if not isinstance(prompt, TokensPrompt):
@@ -146,19 +145,19 @@ def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
     Raises:
         ApiError: The request asks for it.
     """
-    served, body = call.served, call.body_read
+    served, wishes = call.served, call.body_read.wishes()
     if priority and served.client.config.scheduling_policy != "priority":
         message = "priority has no effect here; the server needs --scheduling-policy priority"
         raise ApiError("unsupported_parameter", message, "priority")
-    tokenizer = served.client.tokenizer if getattr(body, "wants_no_spaces", False) else None
+    tokenizer = served.client.tokenizer if wishes.no_spaces else None
     if tokenizer is not None and tokenizer.spaces_special_tokens:
         name = "spaces_between_special_tokens"
         message = f"{name}=false is not supported with this model's tokenizer; leave it out"
         raise ApiError("unsupported_parameter", message, name)
-    field = getattr(body, "max_tokens_field", None)
-    if field is None or served.config.clip_max_tokens:
+    field, wanted = wishes.max_tokens_field, wishes.max_tokens
+    if wanted is None or served.config.clip_max_tokens:
         return
-    wanted, limit = getattr(body, field), served.client.config.max_model_len
+    limit = served.client.config.max_model_len
     if num_prompt_tokens + wanted > limit:
         raise ApiError(
             "context_length_exceeded",
@@ -177,18 +176,17 @@ def truncated(call: Call, rendered: Rendered) -> Rendered:
     Raises:
         ApiError: That is more than the context has.
     """
-    body, limit = call.body_read, call.served.client.config.max_model_len
-    count = getattr(body, "truncate_prompt_tokens", None)
+    wishes, limit = call.body_read.wishes(), call.served.client.config.max_model_len
+    count = wishes.prompt_tokens
     if count is None:
         return rendered
     if count > limit:
         message = f"truncate_prompt_tokens is {count}, but this model's maximum context length is "
         raise ApiError("invalid_value", f"{message}{limit} tokens", "truncate_prompt_tokens")
-    if count == -1 and isinstance(body, Generation):
-        field = body.max_tokens_field
-        limit -= max(1, getattr(body, field) if field else 1)
+    if isinstance(call.body_read, Generation):
+        limit -= max(1, wishes.max_tokens or 1)
     count = limit if count == -1 else count
-    return rendered.cut(max(count, 1), end=getattr(body, "truncation_side", None) != "right")
+    return rendered.cut(max(count, 1), end=wishes.keeps_end)
 
 
 def _unused(request_id: str, server: ServerState) -> str:
@@ -274,14 +272,8 @@ def _worded(call: Call, error: RequestError) -> Exception:
     if error.field == "adapter":
         return ApiError("model_not_found", str(error), "model")
     if error.field == "grammar":
-        return ApiError("invalid_value", str(error), _grammar_field(call))
-    renamed = getattr(call.body_read, "renamed", None)
-    return error if renamed is None else renamed(error)
-
-
-def _grammar_field(call: Call) -> str | None:
-    """Return which field of the request the grammar was made from."""
-    return next((n for n in GRAMMAR_FIELDS if getattr(call.body_read, n, None) is not None), None)
+        return ApiError("invalid_value", str(error), call.body_read.grammar_field)
+    return call.body_read.renamed(error)
 
 
 def _note(call: Call, record: RequestRecord, update: RequestUpdate) -> None:
@@ -312,7 +304,7 @@ def _raise_for(call: Call, sequence: SequenceUpdate) -> None:
     """
     if sequence.finish_reason is FinishReason.ERROR:
         if (sequence.error or "").startswith(GRAMMAR):
-            raise ApiError("invalid_value", sequence.error, _grammar_field(call))
+            raise ApiError("invalid_value", sequence.error, call.body_read.grammar_field)
         raise ApiError("generation_failed", f"generation failed: {sequence.error}")
     if sequence.error == DEADLINE:
         raise ApiError("deadline_exceeded")

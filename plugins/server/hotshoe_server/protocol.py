@@ -125,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._num_idle_bytes += len(data)
-        self._unset_keepalive_if_required()
+        super().data_received(b"")  # ends the wait for a further request
         try:
             self._parse(data)
         except httptools.HttpParserError:

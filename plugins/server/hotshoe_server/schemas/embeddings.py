@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hotshoe.errors import RequestError
 from hotshoe.types import PoolingParams
-from hotshoe_server.schemas.base import Schema, ShortText
+from hotshoe_server.schemas.base import Schema, ShortText, Wishes
 from hotshoe_server.schemas.fields import PromptTokens, RequestId, Side
 from hotshoe_server.schemas.tokens import Nothing
 
@@ -41,6 +41,15 @@ class EmbeddingRequest(Schema):
 
     # OpenAI's, of no effect here.
     user: ShortText | None = None
+
+    def wishes(self) -> Wishes:
+        """See `Schema.wishes`."""
+        return Wishes(
+            request_id=self.request_id,
+            cache_salt=self.cache_salt,
+            prompt_tokens=self.truncate_prompt_tokens,
+            keeps_end=self.truncation_side != "right",
+        )
 
     def params(self) -> PoolingParams:
         """Return what the engine takes.

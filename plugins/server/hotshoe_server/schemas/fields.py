@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from hotshoe.errors import RequestError
 from hotshoe.types import BeamSearchParams, SamplingParams
 from hotshoe_server.errors import ApiError
-from hotshoe_server.schemas.base import Few, Schema, ShortList, ShortText, Texts
+from hotshoe_server.schemas.base import Few, Schema, ShortList, ShortText, Texts, Wishes
 from hotshoe_server.schemas.foreign import FOREIGN, Foreign
 from hotshoe_server.schemas.grammar import StructuredOutputs
 
@@ -174,10 +174,20 @@ class Generation(Foreign):
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         return BeamSearchParams(self.n or 1, None, bool(self.ignore_eos), length_penalty=penalty)
 
-    @property
-    def wants_no_spaces(self) -> bool:
-        """Whether special tokens are shown, and no spaces that a tokenizer puts between them."""
-        return self.spaces_between_special_tokens is False and self.skip_special_tokens is False
+    def wishes(self) -> Wishes:
+        """See `Schema.wishes`."""
+        field = self.max_tokens_field
+        return Wishes(
+            request_id=self.request_id,
+            cache_salt=self.cache_salt,
+            beam_search=self.beam_search,
+            no_spaces=self.spaces_between_special_tokens is False
+            and self.skip_special_tokens is False,
+            max_tokens_field=field,
+            max_tokens=vars(self)[field] if field else None,
+            prompt_tokens=self.truncate_prompt_tokens,
+            keeps_end=self.truncation_side != "right",
+        )
 
     @property
     def max_tokens_field(self) -> str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.errors import ApiError
-from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText
+from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText, Wishes
 from hotshoe_server.schemas.grammar import JsonSchema
 from hotshoe_server.schemas.parts import Function, FunctionName, NamedChoice, Tool
 
@@ -259,7 +259,9 @@ class MessagesRequest(CountRequest):
     service_tier: ShortText | None = None
     inference_geo: ShortText | None = None
 
-    max_tokens_field: ClassVar[str] = "max_tokens"
+    def wishes(self) -> Wishes:
+        """See `Schema.wishes`."""
+        return Wishes(max_tokens_field="max_tokens", max_tokens=self.max_tokens)
 
     def params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
         """Return what the engine takes.

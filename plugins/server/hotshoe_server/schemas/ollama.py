@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
@@ -117,9 +117,6 @@ class OllamaRequest(Schema):
 
     # Of no effect here: a model stays loaded.
     keep_alive: str | float | None = None
-
-    #: As `Generation.max_tokens_field`.
-    max_tokens_field: ClassVar[str | None] = None
 
     def sampling_params(
         self, defaults: Mapping[str, Any], max_model_len: int, **more: Any
