@@ -50,7 +50,7 @@ class MadeDrafts:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a head shares with the runner.
+    """What a model, its head and the runner share.
 
     Attributes:
         tokens: Flat, all tokens known of each row.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -20,10 +19,10 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers import AdapterTable, ForwardBatch, ViewPlan
-from hotshoe.layers.context import BetweenPieces
-from hotshoe.models.base import EMBED, GENERATE, DraftHead, Model
+from hotshoe.models.base import GENERATE, DraftHead, Model
 from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.ahead import Ahead, MadeDrafts, Tables
+from hotshoe.runner.forward import Forward, StagedInputs
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
@@ -34,10 +33,6 @@ from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_log
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.runner.running import RunningStep
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler
-from hotshoe.slots import (
-    CacheView,
-    StepShape,
-)
 from hotshoe.types import StepPlan
 
 _log = logging.getLogger(__name__)
@@ -45,25 +40,6 @@ _log = logging.getLogger(__name__)
 INBOX_BYTES = 1 << 20
 #: Recording 33 sizes takes 4 s on a fast device; one that needs far longer serves with fewer.
 RECORDING_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class StagedInputs:
-    """Fields of `StepInputs` on the device. Those that a recorded step reads come first, ahead of
-    them what recorded pieces read, so that their place depends on the padded size alone."""
-
-    token_index: Tensor
-    positions: Tensor
-    slot_mapping: Tensor
-    rows: Tensor
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    sample_at: Tensor
-    sampled_index: Tensor
-    block_index: Tensor
-    block_values: Tensor
-    token_put_index: Tensor
-    token_put_values: Tensor
 
 
 #: Repeats a recorded step, whose inputs were staged for it; returns logits of rows that sample.
@@ -100,7 +76,6 @@ class Runner:
         self._adapters = None if adapters is None else AdapterRows(adapters, limits, device)
         self._transfer = ops.transfer
         self._limits = limits
-        self._plans = tuple(views)
         num_groups = len(limits.null_blocks)
         sizes = limits.max_num_seqs, limits.max_model_len, limits.block_size
         self._rows = Rows(*sizes, num_groups, limits.lags)
@@ -118,9 +93,8 @@ class Runner:
         nulls = torch.tensor(limits.null_blocks, dtype=torch.int32, device=device)
         table = (limits.max_num_seqs + 1, self._rows.max_blocks)
         self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
-        self._tables = self._blocks.unbind()
-        own = (limits.eos_token_ids, self._tokens, limits.max_logprobs, ops.processors)
-        self._sampler = Sampler(model.vocab_size, ops.sample, *own)
+        sampling = (limits.eos_token_ids, self._tokens, limits.max_logprobs, ops.processors)
+        self._sampler = Sampler(model.vocab_size, ops.sample, *sampling)
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
         self._pooling = PoolingRows()
@@ -128,13 +102,13 @@ class Runner:
         # Rows that give embeddings, or of which more is looked at than the states that sample.
         self._special = np.zeros(limits.max_num_seqs, np.bool_)
         self._ahead: Ahead | None = None
+        own = (self._flat_tokens, self._blocks.unbind(), self._padding_slots, tuple(views))
+        self._tables = Tables(*own, limits.block_size, limits.max_model_len)
+        self._forward = Forward(model, self._tables, self._peers, self._adapters, self._pieces)
 
     def add_head(self, head: DraftHead) -> None:
         """Let a loaded head make drafts behind each step; its caches are among the model's."""
-        shared = (self._flat_tokens, self._tables, self._padding_slots, self._plans)
-        limits = self._limits
-        tables = Tables(*shared, limits.block_size, limits.max_model_len)
-        self._ahead = Ahead(head, tables)
+        self._ahead = self._forward.ahead = Ahead(head, self._tables)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -172,7 +146,7 @@ class Runner:
         if self._ahead is not None:
             self._ahead(inputs, staged.token_index, None, staged.sampled_index)
         if self._is_last and GENERATE in self._model.tasks:
-            logits = self._logits(hidden[-max(self._limits.max_samples, MAX_POSITIONS) :])
+            logits = self._forward.logits(hidden[-max(self._limits.max_samples, MAX_POSITIONS) :])
             self._sampler.warm_up(logits[:1])
         self._transfer.download([])()
 
@@ -195,7 +169,7 @@ class Runner:
             if self._adapters is not None:
                 self._adapters.record(size, adapted)
             staged = self._stage_recorded(self._padding_inputs(np.ones(size, np.int32)))
-            decodes.keep(size, self._record(partial(self._decode, staged)))
+            decodes.keep(size, self._record(partial(self._forward.decode, staged)))
 
     def _record_mixed(self, begin: float, adapted: bool) -> None:
         mixed = self._mixed[adapted]
@@ -207,8 +181,8 @@ class Runner:
             inputs = self._padding_inputs(np.ones(1, np.int32))
             inputs = inputs.padded_tokens(size, self._padding_slots)
             staged = self._stage_recorded(inputs)
-            self._set_pieces(inputs, staged)
-            mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
+            self._forward.set_pieces(inputs, staged)
+            mixed.keep(size, self._pieces.record(partial(self._forward.in_pieces, staged)))
 
     def _stage_recorded(self, inputs: StepInputs) -> StagedInputs:
         """Bring a step to the inbox's fixed addresses, and wait: its host memory is soon needed."""
@@ -232,39 +206,6 @@ class Runner:
                 *(RECORDING_S, size, of, least),
             )
         return over
-
-    def _decode(self, staged: StagedInputs) -> Tensor:
-        """Return what a stage makes of one token of each request, whatever lengths they have."""
-        shape = _shape(staged, 1, self._limits.max_model_len)
-        batch = ForwardBatch(staged.positions, shape, self._views(shape, staged))
-        hidden = self._model.forward(self._entering(staged), batch)
-        return self._logits(hidden) if self._is_last else hidden
-
-    def _entering(self, staged: StagedInputs) -> Tensor:
-        """Return what a recorded step begins with, read from a fixed address and left there, as
-        some recordings are tried twice."""
-        if not self._is_first:
-            return self._peers.inbox[: len(staged.token_index)].clone()
-        return self._model.embed(self._flat_tokens.index_select(0, staged.token_index))
-
-    def _logits(self, hidden: Tensor, row: int | None = None) -> Tensor:
-        if self._adapters is not None and row is not None:
-            with self._adapters.only(row, len(hidden)):
-                return self._model.head(hidden, GENERATE)
-        return self._model.head(hidden, GENERATE)
-
-    def _vectors(self, hidden: Tensor) -> Tensor:
-        return self._model.head(hidden, EMBED)
-
-    def _compute(self, staged: StagedInputs, between: BetweenPieces) -> Tensor:
-        """Return hidden states of every token, leaving attention to `between`."""
-        slots = staged.slot_mapping.view(len(self._tables), -1)
-        views = [
-            CacheView(view.block_table, slots[plan.group])
-            for view, plan in zip(self._pieces.views, self._plans, strict=True)
-        ]
-        batch = ForwardBatch(staged.positions, self._pieces.shape, views, between=between)
-        return self._model.forward(self._entering(staged), batch)
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         limits = self._limits
@@ -290,7 +231,7 @@ class Runner:
         else:
             logits = hidden = self._forward(inputs, staged, every=False, hidden=arrived)
             if self._is_last and len(inputs.sample_rows):
-                logits = self._logits(hidden)
+                logits = self._forward.logits(hidden)
         if not self._is_last:
             return self._pass_on(step_id, logits[:count])
         return self._end(step_id, inputs, staged, logits)
@@ -321,10 +262,10 @@ class Runner:
         hidden = self._forward(inputs, staged, every=True, given=given, hidden=arrived)
         if not self._is_last:
             return self._pass_on(step_id, hidden)
-        prompts = prompt_logprobs(spans, hidden, self._logits, self._tokens)
-        pooled = self._pooling.take(whole, pooling, hidden, self._vectors)
+        prompts = prompt_logprobs(spans, hidden, self._forward.logits, self._tokens)
+        pooled = self._pooling.take(whole, pooling, hidden, self._forward.vectors)
         sampling = hidden[staged.sample_at]
-        logits = self._logits(sampling) if len(inputs.sample_rows) else sampling
+        logits = self._forward.logits(sampling) if len(inputs.sample_rows) else sampling
         return self._end(step_id, inputs, staged, logits, prompts, pooled)
 
     def _end(
@@ -371,7 +312,7 @@ class Runner:
     def _replay_pieces(
         self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs
     ) -> Tensor:
-        self._set_pieces(inputs, staged)
+        self._forward.set_pieces(inputs, staged)
         hidden = repeat()
         if self._ahead is not None:
             own = slice(inputs.num_tokens)
@@ -379,7 +320,7 @@ class Runner:
             batch = ForwardBatch(staged.positions[own], pieces.shape, pieces.views)
             self._ahead.keep(hidden[own], batch)
         sampling = self._is_last and len(inputs.sample_rows)
-        return self._logits(hidden[staged.sample_at]) if sampling else hidden
+        return self._forward.logits(hidden[staged.sample_at]) if sampling else hidden
 
     def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
         """Bring a step's arrays to the device and the tables there up to date."""
@@ -406,66 +347,6 @@ class Runner:
             self._flat_tokens.index_copy_(0, staged.token_put_index, staged.token_put_values)
         return staged, in_place
 
-    def _forward(
-        self,
-        inputs: StepInputs,
-        staged: StagedInputs,
-        every: bool,
-        given: Sequence[tuple[slice, Tensor]] = (),
-        hidden: Tensor | None = None,
-    ) -> Tensor:
-        """Return hidden states of every token of a step, or of those that sample.
-
-        Args:
-            given: Embeddings that come from requests, and their places.
-            hidden: What the stage before has made; None in the first.
-        """
-        every = every or not self._is_last or len(inputs.sample_at) == inputs.num_tokens
-        own = slice(inputs.num_tokens)
-        shape, views = self._read(inputs, staged)
-        batch = ForwardBatch(
-            positions=staged.positions[own],
-            shape=shape,
-            views=views,
-            outputs_at=None if every or self._ahead is not None else staged.sample_at,
-        )
-        if hidden is None:
-            hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
-            for places, rows in given:
-                scaled = self._model.scale_embeddings(rows.to(hidden.dtype))
-                hidden[places, : self._model.hidden_size] = scaled
-        hidden = self._model.forward(hidden, batch)
-        if self._ahead is not None:
-            self._ahead.keep(hidden, batch)
-            hidden = hidden if every else hidden[staged.sample_at]
-        return hidden
-
-    def _set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:
-        self._pieces.shape, self._pieces.views = self._read(inputs, staged)
-
-    def _read(
-        self, inputs: StepInputs, staged: StagedInputs
-    ) -> tuple[StepShape, Sequence[CacheView]]:
-        """Describe a step to layers with a cache, without tokens of no request."""
-        counts = np.diff(inputs.query_start_loc)
-        shape = _shape(staged, int(counts.max()), int(inputs.seq_lens.max()))
-        shape.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
-        shape.host_drafts = inputs.drafts
-        return shape, self._views(shape, staged, inputs.num_tokens)
-
-    def _views(
-        self, shape: StepShape, staged: StagedInputs, num_tokens: int | None = None
-    ) -> Sequence[CacheView]:
-        """Make every view of a step and have it prepared."""
-        num_blocks = -(-shape.max_seq_len // self._limits.block_size)
-        rows = staged.slot_mapping.view(len(self._tables), -1)
-        slots = [rows[group, :num_tokens] for group in range(len(self._tables))]
-        tables = [t[:, :num_blocks].index_select(0, staged.rows) for t in self._tables]
-        views = [CacheView(tables[plan.group], slots[plan.group]) for plan in self._plans]
-        for plan, view in zip(self._plans, views, strict=True):
-            view.prepared = plan.prepare(shape, view)
-        return views
-
     def _sample(
         self, inputs: StepInputs, logits: Tensor, staged: StagedInputs
     ) -> tuple[SampledBatch | None, MadeDrafts | None]:
@@ -489,8 +370,3 @@ class Runner:
         verified = self._flat_tokens[staged.sampled_index]
         self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
         return sampled, ahead(inputs, index, verified, tokens)
-
-
-def _shape(staged: StagedInputs, max_query_len: int, max_seq_len: int) -> StepShape:
-    starts, lengths = staged.query_start_loc, staged.seq_lens
-    return StepShape(len(staged.rows), starts, lengths, max_query_len, max_seq_len)
