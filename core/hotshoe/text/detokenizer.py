@@ -67,12 +67,11 @@ class Detokenizer:
 
     def _tail(self, token_ids: Sequence[int]) -> bytes:
         """Return enough of the prompt's last bytes to hold any unfinished character."""
-        tail = b""
+        tail, pieces = b"", self._pieces
         for token_id in reversed(token_ids):
             if token_id not in self._skipped:
-                piece = self._pieces.make(token_id, first=False)
-                self._first = self._first and piece is None
-                tail = (piece or b"") + tail
+                tail = pieces[token_id] + tail
+                self._first = self._first and token_id not in pieces  # unknown ids are not kept
             if len(tail) > _MAX_PENDING_BYTES:
                 break
         return tail
