@@ -31,7 +31,7 @@ def places_of(kind: str, tokens: int, facts: DeviceFacts, rng: torch.Generator) 
 @pytest.mark.parametrize(("name", "tokens", "kind"), [
     ("plain", 1, "one"), ("plain", 40, "one"), ("plain", 40, "mixed"), ("odd", 7, "mixed"),
     ("stacked", 20, "mixed"), ("stacked", 530, "blocks"), ("high", 3, "mixed"),
-    ("odd", 513, "mixed"),
+    ("odd", 513, "mixed"), ("plain", 130, "one"), ("stacked", 129, "mixed"),
 ])  # fmt: skip
 def test_each_token_gets_what_its_adapter_adds(
     facts: DeviceFacts, name: str, tokens: int, kind: str, dtype: str, rng: torch.Generator
