@@ -10,7 +10,7 @@ Source: Low-rank adaptation, arXiv:2106.09685.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -33,7 +33,8 @@ class Factors(NamedTuple):
 
     a: [rank, in_features]. b: [out_features, rank]. magnitude: [out_features], the lengths that
     rows of the sum are scaled to (DoRA); None leaves them as they are. whole: A matrix in the place
-    of W, beside factors without numbers.
+    of W, beside factors without numbers. experts: Of a tensor of so many experts' matrices; a is
+    [experts * rank, in_features] then, b [out_features, rank * experts].
     """
 
     a: Tensor
@@ -41,6 +42,7 @@ class Factors(NamedTuple):
     magnitude: Tensor | None = None
     scale: float = 1.0
     whole: Tensor | None = None
+    experts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,12 @@ class Adapted(Protocol):
     def settle(self) -> None: ...
 
     def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None: ...
+
+
+class Stacked(Protocol):
+    """Layers whose adapters may come together."""
+
+    def split(self, module: str, factors: Factors) -> dict[str, Factors]: ...
 
 
 def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank: int) -> None:
@@ -225,7 +233,8 @@ class AdapterTable:
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: The adapter of each token in the present step, by the number of rows that a layer
             may get; empty for a step without adapters.
-        ends: Names of matrices that are an end of the model: embedding and output matrix.
+        eager: Names of matrices whose adapters no recording knows: experts, embedding, output matrix.
+        stacks: By a name for all experts of a layer: what splits factors of all of them.
         shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
         is_elsewhere: Tells whether other stages have a tensor.
     """
@@ -237,7 +246,8 @@ class AdapterTable:
         self._stored: dict[str, dict[str, Factors]] = {}
         self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
         self._apart: set[str] = set()  # adapters that have what no recording knows
-        self.ends: set[str] = set()
+        self.eager: set[str] = set()
+        self.stacks: dict[str, Stacked] = {}
         self.shared: set[str] = set()
         self.is_elsewhere: Callable[[str], bool] = lambda name: False
         self._taken_bytes = 0
@@ -291,19 +301,26 @@ class AdapterTable:
                 linear layer.
         """
         found = {}
-        for matrix, pair in factors.items():
+        for matrix, pair in self._unstacked(factors):
             known = matrix in self.layers
             if self.is_elsewhere(f"{matrix}.weight") or (matrix in self.shared and not known):
                 continue
             if not known:
                 raise CheckpointError(
                     f"the adapter changes {matrix}, which is no layer of this model that takes "
-                    "adapters (linear layers, embedding and output matrix do, experts do not)"
+                    "adapters (linear layers, experts, embedding and output matrix do, not routers)"
                 )
             layer, index = self.layers[matrix]
             layer.check(matrix, index, pair, self.limits.max_rank)
             found[matrix] = pair
         return found
+
+    def _unstacked(self, factors: Mapping[str, Factors]) -> Iterator[tuple[str, Factors]]:
+        """Go through matrices one by one; those of all experts come as the matrices of each."""
+        for matrix, pair in factors.items():
+            module = matrix.replace(".base_layer", "")  # one for each tensor but the first
+            stack = self.stacks.get(module) if pair.experts > 1 else None
+            yield from ((matrix, pair),) if stack is None else stack.split(module, pair).items()
 
     def load(self, name: str, factors: Mapping[str, Factors]) -> None:
         """Keep an adapter in host memory, in place of one of the same name.
@@ -318,7 +335,7 @@ class AdapterTable:
             stored[matrix] = layer.own_part(index, pair)
         gains = self._measure(stored)
         self.drop(name)
-        if gains or any(matrix in self.ends for matrix in stored):
+        if gains or any(matrix in self.eager for matrix in stored):
             self._apart.add(name)
         self._stored[name] = stored
         if gains:

@@ -61,7 +61,7 @@ class AdaptedEnd:
         self._held: dict[str, Tensor] = {}  # [max_adapters, *shape] of each that was needed
         self._wholes: set[int] = set()  # places
         table.layers[name] = (self, 0)
-        table.ends.add(name)
+        table.eager.add(name)
         ctx.weight_bytes.append(lambda: sum(held.nbytes for held in self._held.values()))
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:

@@ -97,7 +97,7 @@ class Matrix:
         if not ctx.judged_together and not ctx.selector.offers("linear", self.spec):
             return False
         try:
-            return all(self._tensors(*part) for part in self._shares())
+            return all(self._tensors(*part) for part in self.shares())
         except CheckpointError:
             return False
 
@@ -124,13 +124,13 @@ class Matrix:
             holder: Who keeps them.
             prefix: Of their names in the holder's state.
         """
-        wanted = [self._tensors(*part) for part in self._shares()]
+        wanted = [self._tensors(*part) for part in self.shares()]
         names = [
             f"{name}.{kind}" for (name, _), w in zip(self._parts, wanted, strict=True) for kind in w
         ]
         self._pending = {kind: [None] * len(self._parts) for kind in wanted[0]}
         first = 0
-        for i, ((name, _, share), specs) in enumerate(zip(self._shares(), wanted, strict=True)):
+        for i, ((name, _, share), specs) in enumerate(zip(self.shares(), wanted, strict=True)):
             rows = (first, first := first + share.num_rows)
             for kind, spec in specs.items():
                 full = f"{name}.{kind}"
@@ -149,9 +149,9 @@ class Matrix:
         divided = self.spec.in_features < self._in_features
         total = ctx.communicator.all_reduce if divided and ctx.communicator else None
         base = Base(op, self.spec, total)
-        return ctx.adapters.adapt(ctx, self._shares(), self._in_features, base)
+        return ctx.adapters.adapt(ctx, self.shares(), self._in_features, base)
 
-    def _shares(self) -> list[tuple[str, int, Share]]:
+    def shares(self) -> list[tuple[str, int, Share]]:
         """Return name, size and this rank's part of each checkpoint matrix."""
         shares, begin = [], 0
         for i, (name, size) in enumerate(self._parts):

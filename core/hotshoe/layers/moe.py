@@ -15,13 +15,14 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
+from hotshoe.layers.expert_adapters import adapted_experts
 from hotshoe.layers.experts import Share, names_of, share_of
 from hotshoe.layers.linear import Linear, form_of
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.split import Section
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
-from hotshoe.slots import MoeOp, MoeSpec, RouterSpec, renewed
+from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec, RouterSpec, renewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,7 @@ class RoutedExperts:
         if share.moves:  # no name stays where it was loaded
             holder = replace(holder, state=None)
         ctx.weight_bytes.append(self._op.nbytes)
+        self._adapted = adapted_experts(ctx, prefix, mixture, spec, self._op, experts, share)
         stacked = names.stacked
         inner = ctx if stacked is None else replace(ctx, weights=WeightTable())
         for i, (gate_up, down) in enumerate(experts):
@@ -187,6 +189,11 @@ class RoutedExperts:
 
     def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None = None) -> Tensor:
         """See `hotshoe.slots.MoeOp`; the result is this rank's summand."""
+        adapted = self._adapted
+        if adapted is not None and (use := adapted.of(len(x))) is not None:
+            assert isinstance(self._op, AdaptableMoeOp)
+            between = partial(adapted.add, use)
+            return self._op.adapted(x, logits, correction, self._placement, between)
         if self._placement is None:
             return self._op(x, logits, correction)
         return self._op(x, logits, correction, self._placement)

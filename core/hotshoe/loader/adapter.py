@@ -104,7 +104,26 @@ def _factors(
     tensors = [file.tensor(names[kind]) for kind in KINDS if kind in names]
     _check_numbers(matrix, tensors, (2, 2, 1))
     a, b, *magnitude = tensors
-    return Factors(a, b, next(iter(magnitude), None), _scale(config, matrix, len(a)))
+    rank, experts = len(a), 1
+    if _is_of_experts(config, matrix):
+        rank = _meant(config, "rank_pattern", matrix, config.get("r"))
+        if not isinstance(rank, int) or not 0 < rank <= len(a) or len(a) % rank:
+            raise CheckpointError(
+                f"{CONFIG}: r of {matrix} is {rank!r:.40}, but the factor a of its experts has "
+                f"{len(a)} rows"
+            )
+        experts = len(a) // rank
+    scale = _scale(config, matrix, rank)
+    return Factors(a, b, next(iter(magnitude), None), scale, experts=experts)
+
+
+def _is_of_experts(config: Mapping[str, Any], matrix: str) -> bool:
+    """Tell whether factors are of a parameter, which may be a tensor of all experts."""
+    parameters = config.get("target_parameters") or []
+    if not isinstance(parameters, list) or not all(isinstance(name, str) for name in parameters):
+        raise CheckpointError(f"{CONFIG}: target_parameters {parameters!r:.80} is no list of names")
+    module = f".{matrix}".replace(".base_layer", "")
+    return any(module.endswith(f".{name.rpartition('.')[0]}") for name in parameters if "." in name)
 
 
 def _check_numbers(matrix: str, tensors: Sequence[Tensor], axes: Sequence[int]) -> None:

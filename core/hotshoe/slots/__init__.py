@@ -24,7 +24,7 @@ from hotshoe.slots.mixers import (
     StateSpaceOp,
     StateSpaceWeights,
 )
-from hotshoe.slots.mixture import MoeOp, Placement
+from hotshoe.slots.mixture import AdaptableMoeOp, MoeOp, Placement
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionOp,
@@ -90,6 +90,7 @@ __all__ = [
     "PLAIN_LAYOUT",
     "REFERENCE",
     "SLOTS",
+    "AdaptableMoeOp",
     "AddNormOp",
     "AddNormSpec",
     "AttentionMetadata",

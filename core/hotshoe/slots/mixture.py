@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,4 +74,35 @@ class MoeOp(Protocol):
 
     def nbytes(self) -> int:
         """Return the bytes that the prepared weights of all experts hold."""
+        ...
+
+
+class Between(Protocol):
+    """What is called behind each product of an expert."""
+
+    def __call__(self, name: str, expert: int, y: Tensor, x: Tensor, tokens: Tensor) -> None:
+        """Change what a product has made, in place.
+
+        Args:
+            name: "gate_up" or "down".
+            expert: Its place here.
+            y: [n, out_features], the product of x [n, in_features].
+            tokens: [n] int64, whose rows of the call's x these are.
+        """
+        ...
+
+
+@runtime_checkable
+class AdaptableMoeOp(MoeOp, Protocol):
+    """A mixture whose experts may have adapters: it stops behind each product."""
+
+    def adapted(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None,
+        between: Between,
+    ) -> Tensor:
+        """Compute the mixture, and let `between` change what each product makes."""
         ...

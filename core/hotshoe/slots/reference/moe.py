@@ -4,12 +4,13 @@ It asks the device how many tokens each expert has, and so waits for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.mixture import Placement
+from hotshoe.slots.mixture import Between, Placement
 from hotshoe.slots.operations import LinearOp
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 from hotshoe.slots.reference.linear import Linear
@@ -64,10 +65,22 @@ class Moe:
         correction: Tensor | None,
         placement: Placement | None = None,
     ) -> Tensor:
+        return self.adapted(x, logits, correction, placement, None)
+
+    def adapted(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None,
+        between: Between | None,
+    ) -> Tensor:
+        """See `hotshoe.slots.AdaptableMoeOp`."""
         weights, ids = route(logits, correction, self._spec.top_k, self._spec.router)
         flat = (ids if placement is None else placed(ids, placement)).flatten()
         order = flat.argsort(stable=True)
-        rows = x[order // self._spec.top_k]
+        tokens = order // self._spec.top_k
+        rows = x[tokens]
         counts = flat.bincount(minlength=self._spec.places).tolist()
         size = self._spec.down.out_features
         results = torch.zeros(len(flat), size, dtype=torch.float32, device=x.device)
@@ -75,14 +88,21 @@ class Moe:
         for expert, count in enumerate(counts[: self._spec.places]):
             if count:
                 part = slice(begin, begin := begin + count)
-                results[order[part]] = self._expert(expert, rows[part]).float()
+                change = None if between is None else partial(between, tokens=tokens[part])
+                results[order[part]] = self._expert(expert, rows[part], change).float()
         summed = (results.view(*ids.shape, size) * weights[:, :, None]).sum(1)
         return summed.to(x.dtype)
 
-    def _expert(self, expert: int, x: Tensor) -> Tensor:
+    def _expert(self, expert: int, x: Tensor, change: Callable[..., None] | None) -> Tensor:
         """Return what one expert makes of its tokens [n, in_features]."""
-        inner = activated(self._gate_up[expert](x).float(), self._spec)
-        return self._down[expert](inner.to(x.dtype))
+        y = self._gate_up[expert](x)
+        if change is not None:
+            change("gate_up", expert, y, x)
+        inner = activated(y.float(), self._spec).to(x.dtype)
+        y = self._down[expert](inner)
+        if change is not None:
+            change("down", expert, y, inner)
+        return y
 
     def nbytes(self) -> int:
         return sum(matrix.nbytes() for matrix in (*self._gate_up, *self._down))

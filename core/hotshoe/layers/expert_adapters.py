@@ -1,0 +1,262 @@
+"""Adapters of experts: what they add to both products of each expert, beside slot `moe`.
+
+Operations that multiply, gate and add up in one call leave no room between their products. So a
+step with such adapters asks for `AdaptableMoeOp.adapted`, which calls back behind each product, and
+is not recorded; where an operation has nothing of the kind, such adapters are refused. They take
+memory on the device when the first one is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.adapters import Factors, Use, check_factors
+from hotshoe.layers.formats import Share
+from hotshoe.layers.magnitudes import Gain
+from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec
+
+if TYPE_CHECKING:
+    from hotshoe.layers.context import BuildContext
+    from hotshoe.layers.experts import Share as Held
+    from hotshoe.layers.matrix import Matrix
+    from hotshoe.layers.moe import Mixture
+
+#: Name, size and this rank's part of a matrix.
+Named = tuple[str, int, Share]
+
+
+class AdaptedExperts:
+    """What adapters make of the experts of one mixture that this rank holds.
+
+    Args:
+        ctx: The build context, with adapters.
+        spec: The mixture.
+        op: Computes it.
+        experts: Of each expert here its number, the matrices of its first product and the second.
+        sizes: Of hidden states, and of the channels between both products.
+        modules: How adapters call all experts of the mixture together.
+        interleaved: Rows of gate and up take turns in tensors of all experts.
+        moves: Experts move between ranks.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        spec: MoeSpec,
+        op: MoeOp,
+        experts: Sequence[tuple[int, Sequence[Named], Named]],
+        sizes: tuple[int, int],
+        modules: Iterable[str],
+        interleaved: bool,
+        moves: bool,
+    ) -> None:
+        assert ctx.adapters is not None
+        self._table, self._spec, self._op, self._moves = ctx.adapters, spec, op, moves
+        self._facts, self._dtype, self._device = ctx.selector.facts, ctx.torch_dtype, ctx.device
+        self._experts, self._sizes, self._interleaved = experts, sizes, interleaved
+        self._sides = len(experts[0][1]) + 1 if experts else 1
+        self._held: dict[str, Tensor] = {}  # a and b of both products, once any is needed
+        self._matrices = [
+            (place, side, matrix)
+            for place, (_, first, second) in enumerate(experts)
+            for side, matrix in enumerate((*first, second))
+        ]
+        for index, (_, _, (name, _, _)) in enumerate(self._matrices):
+            self._table.layers[name] = (self, index)
+            self._table.eager.add(name)
+        for module in modules:
+            self._table.stacks[module] = self
+        ctx.weight_bytes.append(lambda: sum(held.nbytes for held in self._held.values()))
+
+    def split(self, module: str, factors: Factors) -> dict[str, Factors]:
+        """Return what factors of a tensor of all experts are to the matrices here.
+
+        Such a tensor is [num_experts, rows, columns] or transposed, and factors say only by their
+        shapes which one and how: a is [num_experts * rank, inputs], b [outputs, rank *
+        num_experts].
+
+        Args:
+            module: By which the adapter calls all experts.
+            factors: Of one of the tensors.
+
+        Raises:
+            CheckpointError: They fit no tensor of the mixture, or there is no telling how.
+        """
+        count = self._spec.num_experts
+        if factors.experts != count:
+            raise CheckpointError(
+                f"the adapter has factors of {factors.experts} experts of {module}, but this "
+                f"model has {count}; it was made for another model"
+            )
+        a = factors.a.view(count, -1, factors.a.shape[1])
+        b = factors.b.view(len(factors.b), -1, count).permute(2, 0, 1)
+        hidden, inner = self._sizes
+        found = a.shape[2], b.shape[1]
+        sides = {"first": (hidden, inner * (self._sides - 1)), "second": (inner, hidden)}
+        fits = [(s, t) for s, size in sides.items() for t in (0, 1) if found == size[:: 1 - 2 * t]]
+        if len(fits) != 1:
+            raise CheckpointError(
+                f"the adapter's factors of {module} have {found[0]} inputs and {found[1]} outputs, "
+                "which is no tensor of this model's experts, or more than one; save factors expert "
+                "by expert"
+            )
+        [(which, transposed)] = fits
+        if transposed:
+            a, b = b.transpose(1, 2), a.transpose(1, 2)
+        parts: dict[str, Factors] = {}
+        for expert, first, (second, _, _) in self._experts:
+            low, high = a[expert], b[expert]
+            if which == "second":
+                parts[second] = factors._replace(a=low, b=high, experts=1)
+                continue
+            pieces = (
+                [high[i :: len(first)] for i in range(len(first))]
+                if self._interleaved
+                else high.tensor_split(len(first))
+            )
+            for (name, _, _), piece in zip(first, pieces, strict=True):
+                parts[name] = factors._replace(a=low, b=piece, experts=1)
+        return parts
+
+    def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
+        """Refuse what does not fit, or cannot be computed here.
+
+        Raises:
+            CheckpointError: Factors have another shape; there is a magnitude, or a whole matrix;
+                the operation cannot be interrupted.
+        """
+        if not isinstance(self._op, AdaptableMoeOp):
+            raise CheckpointError(
+                f"the adapter changes {name}, an expert's matrix, and what computes slot moe here "
+                "adds adapters to no expert; start with --kernel moe=reference"
+            )
+        if self._moves:
+            raise CheckpointError(
+                f"the adapter changes {name}, an expert's matrix, and experts move between ranks; "
+                "start without --enable-eplb"
+            )
+        if factors.magnitude is not None or factors.whole is not None:
+            raise CheckpointError(
+                f"the adapter has a magnitude (DoRA) or a whole matrix of {name}, and is served of "
+                "experts by low-rank factors alone"
+            )
+        _, side, (_, size, _) = self._matrices[index]
+        inputs = self._sizes[side == self._sides - 1]
+        check_factors(name, factors, (inputs, size), max_rank)
+
+    def own_part(self, index: int, factors: Factors) -> Factors:
+        """Return copies of this rank's part, and take memory for its like on the device."""
+        self._reserve()
+        share = self._matrices[index][2][2]
+        b = torch.cat([factors.b[rows] for rows in share.rows]).float() * factors.scale
+        a = factors.a[:, share.columns]
+        return Factors(a.to(self._dtype, copy=True), b.to(self._dtype, copy=True))
+
+    def _reserve(self) -> None:
+        if self._held:
+            return
+        limits, spec = self._table.limits, self._spec
+        many, rank = (limits.max_adapters, len(self._experts)), limits.max_rank
+        shapes = {
+            "gate_up.a": (*many, rank * (self._sides - 1), spec.gate_up.in_features),
+            "gate_up.b": (*many, rank, spec.gate_up.out_features),
+            "down.a": (*many, rank, spec.down.in_features),
+            "down.b": (*many, rank, spec.down.out_features),
+        }
+        numbers = sum(torch.Size(shape).numel() for shape in shapes.values())
+        self._table.take(numbers * self._dtype.itemsize, self._facts)
+        for name, shape in shapes.items():
+            self._held[name] = torch.zeros(shape, dtype=self._dtype, device=self._device)
+
+    def measure(self, parts: Mapping[int, Factors]) -> dict[int, Gain]:
+        """Do nothing: there are no magnitudes."""
+        return {}
+
+    def settle(self) -> None:
+        """Do nothing, likewise."""
+
+    def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None:
+        """See `AdaptedLinear.put`."""
+        if not self._held:
+            return
+        expert, side, _ = self._matrices[index]
+        name, ranks, rows = self._where(side)
+        a, b = (self._held[f"{name}.{kind}"][place, expert] for kind in "ab")
+        a[ranks] = 0
+        b[:, rows] = 0
+        if factors is not None:
+            rank = len(factors.a)
+            a[ranks][:rank] = factors.a
+            b[:rank, rows] = factors.b.T
+
+    def _where(self, side: int) -> tuple[str, slice, slice]:
+        """Return the product of one of an expert's matrices, its ranks of a and its outputs."""
+        first, rank = self._sides - 1, self._table.limits.max_rank
+        if side == first:
+            return "down", slice(0, rank), slice(None)
+        width = self._spec.gate_up.out_features // first
+        return (
+            "gate_up",
+            slice(side * rank, (side + 1) * rank),
+            slice(side * width, width + side * width),
+        )
+
+    def of(self, num_tokens: int) -> Use | None:
+        """Return who uses what in a step of so many tokens, if adapters may change experts."""
+        use = self._table.uses.get(num_tokens)
+        return use if use is not None and use.apart and self._held else None
+
+    def add(self, use: Use, name: str, expert: int, y: Tensor, x: Tensor, tokens: Tensor) -> None:
+        """Add to y, in place, what adapters make of x in one expert's product.
+
+        Args:
+            use: From `of`.
+            name: "gate_up" or "down".
+            expert: Its place here.
+            y: [n, out_features]. x: [n, in_features]. tokens: [n], whose they are in the step.
+        """
+        places = use.tokens.places[tokens]
+        a, b = (self._held[f"{name}.{kind}"][:, expert] for kind in "ab")
+        sides = range(self._sides - 1) if name == "gate_up" else (self._sides - 1,)
+        for place in use.tokens.used:
+            rows = (places == place).nonzero().flatten()
+            for side in sides if len(rows) else ():
+                _, ranks, outputs = self._where(side)
+                y[rows, outputs] += x[rows] @ a[place, ranks].T @ b[place, :, outputs]
+
+
+def adapted_experts(
+    ctx: BuildContext,
+    prefix: str,
+    mixture: Mixture,
+    spec: MoeSpec,
+    op: MoeOp,
+    experts: Sequence[tuple[Matrix, Matrix]],
+    held: Held,
+) -> AdaptedExperts | None:
+    """Return what adapters make of a mixture; None where the engine takes none.
+
+    Args:
+        ctx, prefix, mixture: Of the layer.
+        spec, op: Compute it.
+        experts, held: The matrices of this rank's experts, and which ones these are.
+    """
+    if ctx.adapters is None:
+        return None
+    found = [
+        (number, first.shares(), second.shares()[0])
+        for number, (first, second) in zip(held.experts, experts, strict=False)
+    ]
+    sizes = (mixture.latent_size or mixture.hidden_size, mixture.intermediate_size)
+    stacked = mixture.names.stacked
+    own = mixture.names.down.partition(".{}")[0]
+    if stacked is not None:
+        own = stacked.gate_up.rpartition(".")[0]
+    modules = {prefix + own, f"{prefix}mlp.experts"}  # as transformers 5 calls Mixtral's, too
+    interleaved = stacked is not None and stacked.interleaved
+    return AdaptedExperts(ctx, spec, op, found, sizes, modules, interleaved, held.moves)
