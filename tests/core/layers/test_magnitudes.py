@@ -45,7 +45,7 @@ def wanted(x, weights, factors) -> torch.Tensor:
     for name, _ in PARTS:
         w = weights[f"{name}.weight"]
         if name in factors:
-            a, b, magnitude, scale, _ = factors[name]
+            a, b, magnitude, scale, *_ = factors[name]
             w = w + scale * b @ a
             if magnitude is not None:
                 w = w * (magnitude / w.norm(dim=1)).unsqueeze(1)
