@@ -233,7 +233,7 @@ class AdapterTable:
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: The adapter of each token in the present step, by the number of rows that a layer
             may get; empty for a step without adapters.
-        eager: Names of matrices whose adapters no recording knows: experts, embedding, output matrix.
+        eager: Names of matrices whose adapters no recording knows: of experts and both ends.
         stacks: By a name for all experts of a layer: what splits factors of all of them.
         shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
         is_elsewhere: Tells whether other stages have a tensor.

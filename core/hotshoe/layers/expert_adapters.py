@@ -38,7 +38,6 @@ class AdaptedExperts:
         spec: The mixture.
         op: Computes it.
         experts: Of each expert here its number, the matrices of its first product and the second.
-        sizes: Of hidden states, and of the channels between both products.
         modules: How adapters call all experts of the mixture together.
         interleaved: Rows of gate and up take turns in tensors of all experts.
         moves: Experts move between ranks.
@@ -50,7 +49,6 @@ class AdaptedExperts:
         spec: MoeSpec,
         op: MoeOp,
         experts: Sequence[tuple[int, Sequence[Named], Named]],
-        sizes: tuple[int, int],
         modules: Iterable[str],
         interleaved: bool,
         moves: bool,
@@ -58,8 +56,10 @@ class AdaptedExperts:
         assert ctx.adapters is not None
         self._table, self._spec, self._op, self._moves = ctx.adapters, spec, op, moves
         self._facts, self._dtype, self._device = ctx.selector.facts, ctx.torch_dtype, ctx.device
-        self._experts, self._sizes, self._interleaved = experts, sizes, interleaved
-        self._sides = len(experts[0][1]) + 1 if experts else 1
+        self._experts, self._interleaved = experts, interleaved
+        _, first, (_, hidden, _) = experts[0]
+        self._sides, self._rows = len(first) + 1, sum(size for _, size, _ in first)
+        self._hidden, self._inner = hidden, self._rows // (1 + spec.gated)
         self._held: dict[str, Tensor] = {}  # a and b of both products, once any is needed
         self._matrices = [
             (place, side, matrix)
@@ -95,9 +95,9 @@ class AdaptedExperts:
             )
         a = factors.a.view(count, -1, factors.a.shape[1])
         b = factors.b.view(len(factors.b), -1, count).permute(2, 0, 1)
-        hidden, inner = self._sizes
+        hidden, inner = self._hidden, self._inner
         found = a.shape[2], b.shape[1]
-        sides = {"first": (hidden, inner * (self._sides - 1)), "second": (inner, hidden)}
+        sides = {"first": (hidden, self._rows), "second": (inner, hidden)}
         fits = [(s, t) for s, size in sides.items() for t in (0, 1) if found == size[:: 1 - 2 * t]]
         if len(fits) != 1:
             raise CheckpointError(
@@ -146,7 +146,7 @@ class AdaptedExperts:
                 "experts by low-rank factors alone"
             )
         _, side, (_, size, _) = self._matrices[index]
-        inputs = self._sizes[side == self._sides - 1]
+        inputs = self._inner if side == self._sides - 1 else self._hidden
         check_factors(name, factors, (inputs, size), max_rank)
 
     def own_part(self, index: int, factors: Factors) -> Factors:
@@ -252,11 +252,10 @@ def adapted_experts(
         (number, first.shares(), second.shares()[0])
         for number, (first, second) in zip(held.experts, experts, strict=False)
     ]
-    sizes = (mixture.latent_size or mixture.hidden_size, mixture.intermediate_size)
     stacked = mixture.names.stacked
     own = mixture.names.down.partition(".{}")[0]
     if stacked is not None:
         own = stacked.gate_up.rpartition(".")[0]
     modules = {prefix + own, f"{prefix}mlp.experts"}  # as transformers 5 calls Mixtral's, too
     interleaved = stacked is not None and stacked.interleaved
-    return AdaptedExperts(ctx, spec, op, found, sizes, modules, interleaved, held.moves)
+    return AdaptedExperts(ctx, spec, op, found, modules, interleaved, held.moves)

@@ -37,7 +37,7 @@ def experts(
     ]
     own = replace(ctx, adapters=AdapterTable(AdapterLimits(1, RANK)), weight_bytes=[])
     op = own.selector.choose("moe", spec)
-    return AdaptedExperts(own, spec, op, whole, sizes, ("all",), interleaved, moves)
+    return AdaptedExperts(own, spec, op, whole, ("all",), interleaved, moves)
 
 
 def factors(inputs: int, outputs: int) -> Factors:
