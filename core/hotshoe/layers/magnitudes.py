@@ -1,9 +1,10 @@
 """Magnitudes of adapters (DoRA): a factor for every output of an adapted product.
 
 A plain adapter makes V = W + scale * b a of a matrix. With a magnitude m, every row of V is scaled
-to the length m: y = factor * (x V^T) + bias, where factor = m / |row of V|. Rows of W are
-measured when the first such adapter is loaded: the base operation multiplies unit vectors, so it
-tells W in whatever form it keeps it. Products without such adapters have nothing of this.
+to the length m: y = factor * (x V^T) + bias, where factor = m / |row of V|. Rows of W are measured
+when the first such adapter is loaded. They are read from the checkpoint. Where that is not what is
+multiplied, the base operation multiplies unit vectors, and so tells W in whatever form it keeps it.
+Products without such adapters have nothing of this.
 
 Source: Weight-decomposed low-rank adaptation, arXiv:2402.09353.
 """
@@ -33,11 +34,13 @@ class Base:
         op: Computes it, with this rank's part of W.
         spec: That `op` was asked for.
         sum: Adds up numbers of all ranks, in place, where each has some columns of W; else None.
+        squares: Tells |row of W|^2 of this rank's part, on the host; None if nobody knows.
     """
 
     op: LinearOp
     spec: LinearSpec
     sum: Callable[[Tensor, Tensor], Tensor] | None
+    squares: Callable[[], Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class Gains:
 
     def _square(self, bias: Tensor) -> Tensor:
         """Return the sum of squares of this rank's part of every row of W."""
+        if (known := self._base.squares()) is not None:
+            return known.to(self._device)
         size, total = self._base.spec.in_features, torch.zeros_like(bias)
         for first in range(0, size, CHUNK):
             units = torch.zeros(min(CHUNK, size - first), size, device=self._device)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
@@ -28,6 +29,8 @@ from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
 from hotshoe.slots import LinearOp, LinearSpec
 
+#: Rows that are measured at once: their copy stays in a processor's cache.
+ROWS = 256
 Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
 
 
@@ -148,8 +151,27 @@ class Matrix:
             return None
         divided = self.spec.in_features < self._in_features
         total = ctx.communicator.all_reduce if divided and ctx.communicator else None
-        base = Base(op, self.spec, total)
+        base = Base(op, self.spec, total, partial(self._row_squares, ctx))
         return ctx.adapters.adapt(ctx, self.shares(), self._in_features, base)
+
+    def _row_squares(self, ctx: BuildContext) -> Tensor | None:
+        """Return the sum of squares of each row of this rank's part, from the checkpoint; None
+        where its numbers are not what is multiplied, or are not there any more."""
+        source = ctx.weights.reopen() if self.spec.weight is None else None
+        if source is None:
+            return None
+        names = {ctx.weights.known_as(name): name for name in source.names()}
+        if not names.keys() >= set(self.names):
+            return None
+        found = []
+        for name, size, share in self.shares():
+            whole = source.tensor(names[f"{name}.weight"])
+            spec = self._tensors(name, size, share)["weight"]
+            for piece in spec.keep(whole.t() if self._transposed else whole):
+                for first in range(0, len(piece), ROWS):
+                    numbers = piece[first : first + ROWS].to(ctx.torch_dtype).float()
+                    found.append(torch.linalg.vector_norm(numbers, dim=1).square())
+        return torch.cat(found)
 
     def shares(self) -> list[tuple[str, int, Share]]:
         """Return name, size and this rank's part of each checkpoint matrix."""

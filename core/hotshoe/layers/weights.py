@@ -85,6 +85,8 @@ class WeightTable:
 
     Attributes:
         decode: Puts a checkpoint's tensors together before they are looked at; see `WeightFormat`.
+        reopen: Opens the checkpoint that was loaded last; None where that are no files, or others
+            by now, or weights were replaced since.
     """
 
     def __init__(self) -> None:
@@ -97,6 +99,7 @@ class WeightTable:
         self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
         self._stacks: dict[str, Parts] = {}
+        self.reopen: Callable[[], TensorSource | None] = lambda: None
 
     def expect(
         self,

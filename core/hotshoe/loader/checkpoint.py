@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -54,7 +55,23 @@ def load_weights(
         feed(table, source, bool(check_finite))
         if check_finite:
             checked.leave(mark)
+        if isinstance(place, Path):
+            table.reopen = _reopening(table, place, dtype)
     table.check_complete()
+
+
+def _reopening(
+    table: WeightTable, place: Path, dtype: torch.dtype
+) -> Callable[[], TensorSource | None]:
+    """Return what opens a checkpoint again; None once its files are others."""
+    files = checkpoint_files(place) if place.is_dir() else [place]
+    mark = checked.mark_of(files, ())
+
+    def reopen() -> TensorSource | None:
+        same = mark is not None and checked.mark_of(files, ()) == mark
+        return table.decoded(source_of(place, dtype)) if same else None
+
+    return reopen
 
 
 def update_weights(table: WeightTable, source: TensorSource, check_only: bool = False) -> None:
@@ -80,6 +97,7 @@ def update_weights(table: WeightTable, source: TensorSource, check_only: bool = 
     table.check_update(wanted)
     if check_only:
         return
+    table.reopen = lambda: None
     try:
         feed(table, source)
     except HotshoeError as error:  # not the caller's any more

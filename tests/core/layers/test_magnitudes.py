@@ -17,6 +17,7 @@ from hotshoe.layers import (
     Storage,
 )
 from hotshoe.layers.adapters import Factors
+from hotshoe.layers.magnitudes import Gains
 from hotshoe.slots import QuantSpec
 
 PARTS = [("k", 4), ("v", 6)]
@@ -98,6 +99,34 @@ def test_a_row_of_zeros_gives_zeros(ctx: BuildContext) -> None:
     own.adapters.load("zero", {"k": given})
     y = run(own, layer, torch.randn(1, WIDTH), ["zero"])
     torch.testing.assert_close(y[0, 1], weights["k.bias"][1])
+
+
+class Source:
+    """Weights as a checkpoint that can be opened again."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        self._weights = weights
+        self.names, self.tensor = lambda: list(weights), weights.__getitem__
+
+
+def test_rows_are_read_where_the_checkpoint_is_there(
+    ctx: BuildContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, layer = adapted(ctx)
+    feed(own, weights := draw())
+    own.weights.reopen = lambda: Source(weights)
+    multiplied, multiply = [], Gains._multiply
+    monkeypatch.setattr(
+        Gains, "_multiply", lambda gains, x: multiplied.append(len(x)) or multiply(gains, x)
+    )
+    own.adapters.load("both", given := {"k": factors(4), "v": factors(6)})
+    assert max(multiplied) == 3  # the rank
+    x = torch.randn(5, WIDTH)
+    y = run(own, layer, x, ["both"] * 5)
+    torch.testing.assert_close(y, wanted(x, weights, given), rtol=1e-4, atol=1e-3)
+    own.weights.reopen = lambda: Source({"k.weight": weights["k.weight"]})
+    own.settle()
+    assert max(multiplied) > 3
 
 
 def test_weights_alone_may_be_quantized(ctx: BuildContext) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from hotshoe.engine.explain.fates import fates
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.weights import WeightTable
+from hotshoe.layers.weights import Holder, Place, WeightTable
 from hotshoe.loader import checkpoint, load_weights
 from hotshoe.loader.checkpoint import update_weights
 from hotshoe.loader.files import checkpoint_files
@@ -49,6 +49,24 @@ def test_sharded_weights_arrive(tmp_path: Path) -> None:
     got = Collector(w1=(2,), w2=(2,)).load(tmp_path)
     assert got["w1"].tolist() == [1, 1]
     assert got["w2"].tolist() == [2, 2]
+
+
+def test_a_checkpoint_is_opened_again_while_it_is_what_was_loaded(tmp_path: Path) -> None:
+    shards(tmp_path, [1, 2])
+    collector = Collector(w2=(2,))
+    table = collector.table
+    place = Place(Holder("linear", "w", "float32", dict), "weight", (0, 2), ())
+    table.expect("w1", (2,), lambda tensor: None, place=place)
+    assert table.reopen() is None
+    collector.load(tmp_path)
+    assert table.reopen().tensor("w2").tolist() == [2, 2]
+    update_weights(table, source_of([("w1", torch.zeros(2))]), check_only=True)
+    assert table.reopen() is not None
+    update_weights(table, source_of([("w1", torch.zeros(2))]))
+    assert table.reopen() is None
+    collector.load(tmp_path)
+    os.utime(tmp_path / "model-1-of-2.safetensors", (1, 1))
+    assert table.reopen() is None
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
