@@ -102,8 +102,19 @@ HUNYUAN_NAMES = {
     "ffn_up_shexp": "mlp.shared_mlp.up_proj",
     "ffn_down_shexp": "mlp.shared_mlp.down_proj",
 }
-#: What files call a router that scores experts by a sigmoid.
-SIGMOID = 2
+DEEPSEEK_NAMES = {
+    **ROUTED_NAMES,
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
+#: What files call routers, by how they score experts.
+SOFTMAX, SIGMOID = 1, 2
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 _LAYER = re.compile(r"blk\.(\d+)\.([\w.]+)\.(weight|bias)")
@@ -117,6 +128,7 @@ class Family:
     names: Tensor names inside a layer, with or without their last part.
     pairs: Rows of q and k lie so that neighbors rotate together.
     norm_offset: What the file's norms hold more than the checkpoint's.
+    latents: Keys and values are made of latents, and need not be of one size.
     """
 
     architecture: str
@@ -124,6 +136,7 @@ class Family:
     names: Mapping[str, str] = field(default_factory=lambda: NAMES)
     pairs: bool = False
     norm_offset: float = 0.0
+    latents: bool = False
 
     def known_as(self, name: str) -> str | None:
         """Return the checkpoint's name of a file's tensor.
@@ -173,7 +186,7 @@ def config_of(meta: Metadata) -> Values:
     heads = meta.integer("attention.head_count")
     hidden = meta.integer("embedding_length")
     head_dim = meta.integer("attention.key_length", hidden // heads)
-    if meta.integer("attention.value_length", head_dim) != head_dim:
+    if meta.integer("attention.value_length", head_dim) != head_dim and not family.latents:
         raise meta.refuse(f"{meta.arch}.attention.value_length", f"but keys have {head_dim}")
     return {
         "architectures": [family.architecture],
@@ -312,13 +325,13 @@ def _gpt_oss(meta: Metadata) -> Values:
     }
 
 
-def _routed(meta: Metadata) -> Values:
+def _routed(meta: Metadata, scoring: int = SIGMOID) -> Values:
     """Return experts of a router in DeepSeek's manner, behind layers without any.
 
     Raises:
         CheckpointError: It scores otherwise.
     """
-    if meta.integer("expert_gating_func", SIGMOID) != SIGMOID:
+    if meta.integer("expert_gating_func", scoring) != scoring:
         raise meta.refuse(f"{meta.arch}.expert_gating_func", f"is read as {SIGMOID}, a sigmoid")
     return {
         **_experts(meta),
@@ -341,6 +354,38 @@ def _glm_moe(meta: Metadata) -> Values:
         "use_qk_norm": "blk.0.attn_q_norm.weight" in meta.tensors,
         "partial_rotary_factor": meta.integer("rope.dimension_count", head_dim) / head_dim,
     }
+
+
+def _deepseek(meta: Metadata) -> Values:
+    """Version 2 has a router of softmax, version 3 one of sigmoids.
+
+    Newer files tell sizes of latents as if these were one head's keys and values.
+    """
+    rope_dim = meta.integer("rope.dimension_count")
+    keys, values = (
+        meta.integer(f"attention.{part}_length_mla", meta.integer(f"attention.{part}_length"))
+        for part in ("key", "value")
+    )
+    rope = _rope(meta, rope_dim)["rope_parameters"]
+    if temperature := meta.number("rope.scaling.yarn_log_multiplier", 0.0):
+        rope |= {"mscale": 10 * temperature, "mscale_all_dim": 10 * temperature}
+    found = {
+        "num_key_value_heads": meta.integer("attention.head_count"),
+        "head_dim": rope_dim,
+        "q_lora_rank": meta.integer("attention.q_lora_rank", 0) or None,
+        "kv_lora_rank": meta.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": keys - rope_dim,
+        "qk_rope_head_dim": rope_dim,
+        "v_head_dim": values,
+        "rope_parameters": rope,
+        "num_nextn_predict_layers": 0,
+    }
+    if meta.integer("expert_gating_func", SOFTMAX) != SOFTMAX:
+        return {**found, **_routed(meta)}
+    groups = meta.integer("expert_group_count", 1)
+    method = "greedy" if groups == 1 else "group_limited_greedy"
+    version2 = {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
+    return {**found, **_routed(meta, SOFTMAX), **version2}
 
 
 def _dots(meta: Metadata) -> Values:
@@ -434,6 +479,7 @@ MIXTURES = {
     "granitemoe": Family("GraniteMoeForCausalLM", _granite_moe, GRANITE_MOE_NAMES, pairs=True),
     "gpt-oss": Family("GptOssForCausalLM", _gpt_oss, GPT_OSS_NAMES),
     "glm4moe": Family("Glm4MoeForCausalLM", _glm_moe, GLM_NAMES),
+    "deepseek2": Family("DeepseekV3ForCausalLM", _deepseek, DEEPSEEK_NAMES, latents=True),
     "dots1": Family("Dots1ForCausalLM", _dots, ROUTED_NAMES),
     "ernie4_5-moe": Family("Ernie4_5_MoeForCausalLM", _ernie_moe, ERNIE_NAMES),
     "minimax-m2": Family("MiniMaxM2ForCausalLM", _minimax, MINIMAX_NAMES),

@@ -51,10 +51,13 @@ class GGUFModel:
 
     def weights(self, dtype: torch.dtype) -> TensorSource:
         """See `ModelFile.weights`."""
+        from hotshoe_models.gguf.latents import WholeLatents
         from hotshoe_models.gguf.weights import Tensors
 
         packed = () if self._packed is None else self._packed.kept
-        return Tensors(self._headers, family_of(self._meta), self.config(), dtype, packed)
+        family = family_of(self._meta)
+        found = Tensors(self._headers, family, self.config(), dtype, packed)
+        return WholeLatents(found) if family.latents else found
 
     def format(self) -> WeightFormat:
         """See `ModelFile.format`; `weights` gives what layers have asked this one for."""

@@ -3,6 +3,7 @@
 import math
 import struct
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ ARCHS |= {"Gemma2": "gemma2", "Gemma3": "gemma3", "Granite": "granite", "SmolLM3
 ARCHS |= {"Mixtral": "llama", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe", "Olmoe": "olmoe"}
 ARCHS |= {"GraniteMoe": "granitemoe", "GraniteMoeShared": "granitemoe", "GptOss": "gpt-oss"}
 ARCHS |= {"Glm4Moe": "glm4moe", "Dots1": "dots1", "Ernie4_5_Moe": "ernie4_5-moe"}
+ARCHS |= {"DeepseekV2": "deepseek2", "DeepseekV3": "deepseek2"}
 ARCHS |= {"MiniMaxM2": "minimax-m2", "HunYuanMoEV1": "hunyuan-moe"}
 #: What the writer's package calls architectures, where it is not the name in files.
 CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS", "glm4moe": "GLM4_MOE"}
@@ -94,10 +96,12 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
     if arch in ("gemma2", "gemma3"):
         found["attention.scale"] = config.query_pre_attn_scalar**-0.5
     found |= {own: n for key, own in EXPERT_KEYS.items() if (n := getattr(config, key, 0))}
-    if arch in ("glm4moe", "dots1"):
-        found["expert_weights_norm"] = bool(config.norm_topk_prob)
+    if arch in ("glm4moe", "dots1", "deepseek2"):
+        found["expert_weights_norm"] = bool(getattr(config, "norm_topk_prob", False))
         found["expert_weights_scale"] = float(config.routed_scaling_factor)
         found["expert_gating_func"] = 2
+    if arch == "deepseek2":
+        found |= latents_of(config)
     if arch in ("gpt-oss", "minimax-m2", "hunyuan-moe"):
         found["expert_feed_forward_length"] = config.intermediate_size
     if arch.startswith("granite"):
@@ -109,6 +113,35 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
         if getattr(config, key, None):
             found[key] = getattr(config, key)
     return found
+
+
+def latents_of(config: Any) -> dict[str, Any]:
+    """Return what files say of latent attention: those of version 2 here as older ones do."""
+    rope_dim, latent = config.qk_rope_head_dim, config.kv_lora_rank
+    keys, values = config.qk_nope_head_dim + rope_dim, config.v_head_dim
+    found = {"attention.kv_lora_rank": latent, "rope.dimension_count": rope_dim}
+    if config.q_lora_rank:
+        found["attention.q_lora_rank"] = config.q_lora_rank
+    if temperature := config.rope_parameters.get("mscale_all_dim"):
+        found["rope.scaling.yarn_log_multiplier"] = 0.1 * temperature
+    if config.model_type == "deepseek_v2":
+        sizes = {"attention.key_length": keys, "attention.value_length": values}
+        return found | sizes | {"expert_gating_func": 1}
+    found |= {"attention.key_length_mla": keys, "attention.value_length_mla": values}
+    sizes = {"attention.key_length": latent + rope_dim, "attention.value_length": latent}
+    return found | sizes | {"attention.head_count_kv": 1}
+
+
+def halves(name: str, tensor: np.ndarray, config: Any) -> list[tuple[str, np.ndarray]]:
+    """Take keys and values of latents apart, as newer converters do."""
+    if config.model_type != "deepseek_v3" or "kv_b_proj" not in name:
+        return [(name, tensor)]
+    heads = tensor.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    keys, values = np.split(heads, [config.qk_nope_head_dim], axis=1)
+    return [
+        (name.replace("kv_b", "k_b"), keys.swapaxes(1, 2)),
+        (name.replace("kv_b", "v_b"), values),
+    ]
 
 
 def factors_of(config: Any) -> dict[str, np.ndarray]:
@@ -191,7 +224,8 @@ def export(checkpoint: Any, family: str, path: Path, kind: Callable[[str], str])
                 found = paired(found, heads)
         if family.startswith("Gemma") and name.endswith("norm.weight"):
             found = found + 1
-        for part, values_of_part in parts_of(name, found, family):
+        parts = halves(name, found, config) if arch == "deepseek2" else [(name, found)]
+        for part, values_of_part in chain.from_iterable(parts_of(*p, family) for p in parts):
             called = names.get_name(part, try_suffixes=(".weight", ".bias"))
             tensors[called] = np.ascontiguousarray(values_of_part)
     return write(path, arch, values, tensors, kind)

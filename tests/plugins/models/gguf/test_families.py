@@ -19,6 +19,7 @@ TESTED = [
     "llama-linear",
     *("mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "granite-moe", "granite-moe-shared", "gpt-oss"),
     *("glm4-moe", "dots1", "ernie4_5-moe", "minimax-m2", "hunyuan-moe"),
+    *("deepseek-v2-experts", "deepseek-v2-groups", "deepseek-v3-experts"),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 #: Files do not say which layers rotate: three of four do.
@@ -29,6 +30,10 @@ BY_NAME["gpt-oss"] = replace(BY_NAME["gpt-oss"], values=GPT_OSS)
 #: Files of dots.llm1 have no window, which its models do not use.
 DOTS = {k: v for k, v in BY_NAME["dots1"].values.items() if "window" not in k}
 BY_NAME["dots1"] = replace(BY_NAME["dots1"], values={**DOTS, "sliding_window": None})
+#: Stretched, with a temperature of scores.
+V3 = BY_NAME["deepseek-v3-experts"]
+STRETCHED = {**V3.values, "rope_parameters": BY_NAME["deepseek-v3"].values["rope_parameters"]}
+BY_NAME["deepseek-v3-experts"] = replace(V3, values=STRETCHED)
 #: Those whose matrices are quantized; rows of the others are no multiple of a block.
 QUANTIZED = {"llama-tied-gqa": "Q8_0", "qwen2": "Q4_0", "gemma2": "Q5_1", "granite": "Q4_1"}
 QUANTIZED |= {"mixtral": "Q4_1", "olmoe": "Q8_0", "gpt-oss": "MXFP4"}
