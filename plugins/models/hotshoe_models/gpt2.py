@@ -4,11 +4,12 @@ Defaults are those of transformers' GPT2Config.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.spec import LayerSpec, WeightNames
+from hotshoe_models.spec import DecoderSpec, LayerSpec, WeightNames
 from hotshoe_models.values import (
     PLAIN_ACTIVATIONS,
     activation,
@@ -53,15 +54,29 @@ NAMES = WeightNames(
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build GPT2LMHeadModel."""
-    config = with_defaults(config, DEFAULTS)
+    return DenseDecoder(gpt_spec(with_defaults(config, DEFAULTS), None), ctx)
+
+
+def gpt_spec(config: ModelConfig, num_kv_heads: int | None, **differences: Any) -> DecoderSpec:
+    """Describe a decoder of GPT-2's shape, changed by a family's differences.
+
+    Args:
+        config: With the family's defaults.
+        num_kv_heads: None for as many as there are of queries.
+        differences: Other fields of the decoder.
+
+    Raises:
+        CheckpointError: A value is missing, malformed or not supported.
+    """
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if flag(config, name):
             raise refuse(config, name, "is served without it")
     sizes = {key: config.size(own) for key, own in KEYS.items()}
-    others = {"num_key_value_heads": None, "head_dim": None}
+    others = {"num_key_value_heads": num_kv_heads, "head_dim": None}
     config = replace(config, values={**config.values, **sizes, **others})
-    plain = {} if flag(config, "scale_attn_weights") else {"attention_scale": 1.0}
-    spec = decoder_spec(
+    if not flag(config, "scale_attn_weights"):
+        differences["attention_scale"] = 1.0
+    return decoder_spec(
         config,
         (LayerSpec(rotation=None),) * sizes["num_hidden_layers"],
         intermediate_size=config.size("n_inner", 4 * sizes["hidden_size"]),
@@ -71,11 +86,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         norm="layer",
         norm_eps=number(config, "layer_norm_epsilon"),
         num_positions=config.size("n_positions"),
-        transposed=True,
         qkv_bias=True,
         o_bias=True,
         mlp_bias=True,
-        names=NAMES,
-        **plain,
+        **{"transposed": True, "names": NAMES, **differences},
     )
-    return DenseDecoder(spec, ctx)

@@ -25,6 +25,8 @@ ARCHITECTURES = {
     "DeepseekV3ForCausalLM": "hotshoe_models.deepseek:build_v3",
     "DeepseekV32ForCausalLM": "hotshoe_models.deepseek_v32:build",
     "GPT2LMHeadModel": "hotshoe_models.gpt2:build",
+    "GPTBigCodeForCausalLM": "hotshoe_models.gpt_bigcode:build",
+    "GPTJForCausalLM": "hotshoe_models.gptj:build",
     "GPTNeoXForCausalLM": "hotshoe_models.gpt_neox:build",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",

@@ -29,7 +29,9 @@ from hotshoe_models import (
     glm_lite,
     glm_moe,
     glm_vl,
+    gpt_bigcode,
     gpt_oss,
+    gptj,
     granite,
     granite_swa,
     hunyuan,
@@ -83,6 +85,8 @@ DEFAULTS = {
     "Qwen2MoeConfig": qwen_moe.QWEN2_MOE_DEFAULTS,
     "Qwen3MoeConfig": qwen_moe.QWEN3_MOE_DEFAULTS,
     "Qwen3NextConfig": qwen_next.DEFAULTS,
+    "GPTBigCodeConfig": gpt_bigcode.DEFAULTS,
+    "GPTJConfig": gptj.DEFAULTS,
     "GptOssConfig": gpt_oss.DEFAULTS,
     "Glm4MoeConfig": glm_moe.GLM_DEFAULTS,
     "Dots1Config": glm_moe.DOTS_DEFAULTS,
@@ -150,6 +154,7 @@ UNREAD |= {"num_mtp_layers", "embedding_initializer_range", "input_jitter_noise"
 UNREAD |= {"mtp_layer_types", "mtp_mlp_layer_types", "residual_in_fp32", "use_mamba_kernels"}
 UNREAD |= {"use_mambapy", "use_associative_scan", "rescale_prenorm_residual"}
 UNREAD |= {f"time_step_{what}" for what in ("floor", "init_scheme", "min", "max", "scale")}
+UNREAD |= {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}  # as all do here
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
