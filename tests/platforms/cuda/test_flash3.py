@@ -1,7 +1,4 @@
-"""FlashAttention 3 is refused without the package, and called as it documents; here by a stand-in.
-
-What no request owns is NaN, and block tables name blocks that do not exist behind a request's end.
-"""
+"""FlashAttention 3 is refused without the package, and called as it documents; by a stand-in."""
 
 from __future__ import annotations
 
@@ -11,12 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.platforms.cuda.conftest import attention_scores
+from tests.platforms.paged import step
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec
-from hotshoe.slots.reference.attention import attend
-from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_cuda import flash3
 from hotshoe_triton import attention
 
@@ -106,40 +102,10 @@ def package(library) -> None:
 )
 def test_it_computes_what_the_reference_does(package, changes, requests) -> None:
     spec = replace(SPEC, **changes)
-    counts, lengths = ([r[i] for r in requests] for i in (0, 1))
-    blocks = [-(-length // spec.block_size) for length in lengths]
-    order = torch.randperm(sum(blocks) + 3).int()
-    table = torch.full((len(requests), max(blocks) + 2), 2**31 - 1, dtype=torch.int32)
-    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-    cache = torch.full((2, sum(blocks) + 3, numel), float("nan"), dtype=torch.bfloat16)
-    paged = PagedKV(
-        cache, flash3.Attention.layout, spec.block_size, spec.num_kv_heads, spec.head_dim
-    )
-    q = torch.randn(sum(counts), spec.num_heads + 2, spec.head_dim).bfloat16()[:, : spec.num_heads]
-    expected, at = [], 0
-    for row, (count, length) in enumerate(requests):
-        own, order = order[: blocks[row]], order[blocks[row] :]
-        table[row, : len(own)] = own
-        k, v = (torch.randn(length, spec.num_kv_heads, spec.head_dim).bfloat16() for _ in "kv")
-        positions = torch.arange(length)
-        slots = own[positions // spec.block_size] * spec.block_size + positions % spec.block_size
-        paged.write(k, v, slots)
-        expected.append(attend(spec, q[at : at + count].float(), k, v, None))
-        at += count
-    metadata = AttentionMetadata(
-        len(requests),
-        torch.tensor([0, *counts]).cumsum(0).int(),
-        torch.tensor(lengths, dtype=torch.int32),
-        table,
-        torch.zeros(sum(counts), dtype=torch.int32),
-        max(counts),
-        max(lengths),
-    )
+    q, cache, metadata, expected = step(spec, requests, flash3.Attention.layout)
     found = flash3.Attention(spec, H200)(q, cache, metadata, None)
     assert found.dtype == q.dtype and found.is_contiguous()
-    torch.testing.assert_close(
-        found.float(), torch.cat(expected).flatten(1).float(), rtol=2e-2, atol=2e-2
-    )
+    torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("num_reqs", [0, 3])

@@ -1,7 +1,4 @@
-"""Collected keys and values give the reference's results; here on the host.
-
-What no request owns is NaN, and block tables name blocks that do not exist behind a request's end.
-"""
+"""Collected keys and values give the reference's results; here on the host."""
 
 import itertools
 import random
@@ -11,55 +8,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.platforms.paged import Requests, step
 from tests.platforms.xpu.conftest import on_host
 
-from hotshoe.slots import AttentionMetadata, AttentionSpec
-from hotshoe.slots.reference.attention import attend
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots import AttentionSpec
 from hotshoe_xpu import attention
 from hotshoe_xpu.attention import Attention, stretches, supports
 
 SPEC = AttentionSpec(8, 2, 32, "float32", "float32", 16, 0.17)
-Requests = list[tuple[int, int]]
-
-
-def step(spec: AttentionSpec, requests: Requests, hosted: bool = True):
-    """Return (q, cache, metadata, expected) of a step over (tokens of the step, in all)."""
-    counts, lengths = ([r[i] for r in requests] for i in (0, 1))
-    blocks = [-(-length // spec.block_size) for length in lengths]
-    order = torch.randperm(sum(blocks) + 3).int()
-    table = torch.full((len(requests), max(blocks) + 2), 2**31 - 1, dtype=torch.int32)
-    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-    dtype = getattr(torch, spec.dtype)
-    cache = torch.full((2, sum(blocks) + 3, numel), float("nan"), dtype=dtype)
-    paged = PagedKV(cache, Attention.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
-    q = torch.randn(sum(counts), spec.num_heads + 2, spec.head_dim).to(dtype)[:, : spec.num_heads]
-    expected, at, taken = [], 0, 0
-    for row, (count, length) in enumerate(requests):
-        own = order[taken : taken + blocks[row]]
-        taken += blocks[row]
-        table[row, : len(own)] = own
-        k, v = (torch.randn(length, spec.num_kv_heads, spec.head_dim).to(dtype) for _ in "kv")
-        positions = torch.arange(length)
-        slots = own[positions // spec.block_size] * spec.block_size + positions % spec.block_size
-        paged.write(k, v, slots)
-        expected.append(attend(spec, q[at : at + count].float(), k, v, None))
-        at += count
-    metadata = AttentionMetadata(
-        len(requests),
-        torch.tensor([0, *counts]).cumsum(0).int(),
-        torch.tensor(lengths, dtype=torch.int32),
-        table,
-        torch.zeros(sum(counts), dtype=torch.int32),
-        max(counts),
-        max(lengths),
-        (counts, lengths) if hosted else None,
-    )
-    return q, cache, metadata, torch.cat(expected).flatten(1)
 
 
 def check(spec: AttentionSpec, requests: Requests, hosted: bool = True) -> None:
-    q, cache, metadata, expected = step(spec, requests, hosted)
+    q, cache, metadata, expected = step(spec, requests, Attention.layout, hosted)
     found = Attention(spec, on_host())(q, cache, metadata, None)
     assert found.dtype == q.dtype and found.is_contiguous()
     tolerance = 1e-5 if spec.dtype == "float32" else 2e-2
@@ -117,7 +77,7 @@ def test_pieces_that_fit(monkeypatch) -> None:
 
 
 def test_a_batch_without_requests() -> None:
-    q, cache, metadata, _ = step(SPEC, [(1, 4)])
+    q, cache, metadata, _ = step(SPEC, [(1, 4)], Attention.layout)
     empty = replace(metadata, num_reqs=0, host_lens=([], []))
     assert Attention(SPEC, on_host())(q[:0], cache, empty, None).shape == (0, 256)
 
