@@ -126,6 +126,7 @@ def test_it_and_a_cpu_serve_in_one_process(installed) -> None:
     ]
 
 
+@pytest.mark.slow  # tests/core/slots/test_graph.py asks what waits
 def test_without_its_kernels_nothing_is_recorded(installed) -> None:
     """The reference of attention waits for the device, and start-up says what follows."""
     words = ("generate", "demo", "-p", "The list of", "--max-tokens", "2", "--max-num-seqs", "2")

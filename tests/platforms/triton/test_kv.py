@@ -68,7 +68,9 @@ def step(
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow), "float32"]
+)
 @pytest.mark.parametrize(("kv_dtype", "scales"), FORMS)
 def test_attention_reads_8_bits(
     facts: DeviceFacts, kv_dtype: str, scales: str, dtype: str, steps: str, rng: torch.Generator

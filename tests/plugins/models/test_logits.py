@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 import torch
 
 #: Largest difference over a position's largest logit, where rounding is not amplified.
@@ -68,6 +69,7 @@ def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
         assert_close(ours[i], theirs, checkpoint, texts[i])
 
 
+@pytest.mark.slow  # it says of the references alone that they can tell
 def test_references_are_far_from_uniform(variant, checkpoints):
     """The comparison means something only if order and context matter."""
     checkpoint = checkpoints.get(variant)

@@ -290,7 +290,10 @@ def hangs():
 """
 
 
-@pytest.mark.parametrize("hang", ["await asyncio.sleep(3600)", "time.sleep(3600)"])
+@pytest.mark.parametrize(
+    "hang",
+    [pytest.param("await asyncio.sleep(3600)", marks=pytest.mark.slow), "time.sleep(3600)"],
+)
 def test_one_whose_extension_never_starts_is_replaced(
     run_torn, leftovers, tmp_path, hang: str
 ) -> None:
@@ -457,7 +460,7 @@ def test_sigterm_aborts_what_takes_too_long(run_server) -> None:
     assert server.process.wait(120) == 0
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_second_signal_aborts_at_once(run_server, processes: str) -> None:
     words = ("--shutdown-timeout-s", "600", "--api-processes", processes)
     server = run_server("demo", *words)
@@ -645,7 +648,7 @@ def test_an_access_log_has_a_line_for_each_request(run_server) -> None:
     assert '"GET /v1/models HTTP/1.1" 200' in running.log.read_text()
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_in_json_every_line_is_an_object(run_server, processes: str) -> None:
     words = ("--log-format", "json", "--access-log", "--host", "0.0.0.0")
     server = run_server(*NULL, "--api-processes", processes, *words)

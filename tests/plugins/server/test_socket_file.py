@@ -51,7 +51,7 @@ def test_a_killed_server_leaves_nothing(run_server, leftovers, processes: str) -
     assert list(leftovers.iterdir()) == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_server_on_a_unix_socket(run_server, leftovers, processes: int) -> None:
     path = leftovers / "door"
     words = ("--uds", str(path), "--api-processes", str(processes))
