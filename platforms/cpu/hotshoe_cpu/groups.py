@@ -26,10 +26,11 @@ OFFSETS = {4: 8, 8: 128}
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     """Judge types and the form of the weight."""
     weight = spec.weight or QuantSpec("", "")
+    what = f"weights {spec.weight}" if spec.weight else "plain weights"
     group = _group(spec)
     bits = BITS.get(weight.format, 0)
     refusals = {
-        f"weights {spec.weight} are not int4 or int8 with scales by group or row": not bits
+        f"{what} are not int4 or int8 with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
         or bool(weight.packing)
         or weight.dynamic,

@@ -41,12 +41,13 @@ LARGE_BLOCKS = {"hopper": (128,)}
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     """Judge types and the form of the weight."""
     weight = spec.weight or QuantSpec("", "")
+    what = f"weights {spec.weight}" if spec.weight else "plain weights"
     bits, size = BITS.get(weight.format, 0), weight.group_size or 0
     chunk = SPAN * 32 // (bits or 32)
     by_group = weight.granularity == "group"
     whole = size % SPAN == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
     refusals = {
-        f"weights {spec.weight} are not int4 or int8 with scales by group or row": not bits
+        f"{what} are not int4 or int8 with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
         or bool(weight.packing)
         or weight.dynamic,

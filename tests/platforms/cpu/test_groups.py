@@ -88,7 +88,7 @@ def test_held_bytes(facts: DeviceFacts, rng: torch.Generator) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"weight": None}, "None are not int4 or int8"),
+        ({"weight": None}, "plain weights are not int4 or int8"),
         ({"weight": replace(FORMS[0], packing="x")}, "are not int4 or int8 with scales by group"),
         ({"weight": QuantSpec("fp8_e4m3", "channel")}, "are not int4 or int8"),
         ({"weight": QuantSpec("int8", "tensor")}, "are not int4 or int8 with scales by group"),
