@@ -90,5 +90,6 @@ def test_every_family_with_experts_asks_for_a_mixture(build_family):
     found = [name for name in found if "Hybrid" not in name and name.endswith("ForCausalLM")]
     assert len(found) >= 8
     for name in found:
-        values = {**COUNT, **LOCAL, **GROUPED, "moe_k": 2, "first_k_dense_replace": 1}
+        dense = {"first_k_dense_replace": 1, "num_dense_layers": 1}
+        values = {**COUNT, **LOCAL, **GROUPED, "moe_k": 2, **dense}
         assert moe_of(build_family(name.removesuffix("ForCausalLM"), **values)), name
