@@ -38,11 +38,16 @@ RECIPE = "four bits by lines, 2"
 STRIP = 1 << 18
 STRIP_THERE = 1 << 24
 
+FLOAT, E4M3, LARGEST = "fp8_e4m3", torch.float8_e4m3fn, 448.0
+#: How many scales are tried for a row of floats, up to twice as large as the least.
+SCALES = 8
+#: What `quantized_floats` makes, as `RECIPE`.
+FLOAT_RECIPE = "8-bit floats by the best of 8 scales, 1"
 #: 8-bit floats with a scale for each row, or for each block as DeepSeek publishes them.
-ROWS_OF_FLOATS = QuantSpec("fp8_e4m3", "channel", online=True)
-TOKENS_OF_FLOATS = QuantSpec("fp8_e4m3", "token", dynamic=True)
-BLOCKS_OF_FLOATS = QuantSpec("fp8_e4m3", "block", block_shape=(128, 128), online=True)
-GROUPS_OF_FLOATS = QuantSpec("fp8_e4m3", "group", 128, dynamic=True)
+ROWS_OF_FLOATS = QuantSpec(FLOAT, "channel", online=True)
+TOKENS_OF_FLOATS = QuantSpec(FLOAT, "token", dynamic=True)
+BLOCKS_OF_FLOATS = QuantSpec(FLOAT, "block", block_shape=(128, 128), online=True)
+GROUPS_OF_FLOATS = QuantSpec(FLOAT, "group", 128, dynamic=True)
 
 
 class Grouped(OnlineFormat):
@@ -232,6 +237,62 @@ class Mixed(OnlineFormat):
         return super().storage(layer, shape)
 
 
+class MixedFloats(Mixed):
+    """The same with 8-bit floats where they lose least, whose scales by row are fitted.
+
+    A float is wrong by a share of itself, which depends on where between two powers of two it lies.
+    So does the error of a row, by its scale.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(FLOAT, INNER)
+        self._even = Storage(QuantSpec(FLOAT, "channel"), TOKENS_OF_FLOATS)
+
+    def canonical(
+        self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
+    ) -> Mapping[str, Sequence[Tensor]]:
+        """Quantize the pieces of a matrix of floats; kernels do it to others."""
+        if self.recipe(layer) is None:
+            return tensors
+        made = [quantized_floats(part) for part in tensors["weight"]]
+        names = ("weight", "weight_scale")
+        return dict(tensors) | dict(zip(names, map(list, zip(*made, strict=True)), strict=True))
+
+    def recipe(self, layer: str) -> str | None:
+        """See `hotshoe.layers.formats.CostlyFormat`."""
+        floats = EXPERTS not in layer and self._is_even.search(layer)
+        return FLOAT_RECIPE if floats else None
+
+
+def quantized_floats(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize a matrix to 8-bit floats, by the scale of each row that errs least of some.
+
+    Args:
+        weight: [rows, columns].
+
+    Returns:
+        Values float8_e4m3fn [rows, columns], and scales float32 [rows, 1].
+    """
+    strip = STRIP if weight.device == HOST else STRIP_THERE
+    strips = weight.split(max(1, strip // weight.shape[1]))
+    values, scales = zip(*map(_fitted_floats, strips), strict=True)
+    return torch.cat(values), torch.cat(scales)
+
+
+def _fitted_floats(rows: Tensor) -> tuple[Tensor, Tensor]:
+    wide = rows.float()
+    least = wide.abs().amax(1, keepdim=True) / LARGEST
+    least = torch.where(least == 0, torch.ones_like(least), least)
+    best, fewest = least, torch.full_like(least, torch.inf)
+    for step in range(SCALES):
+        scale = least * 2 ** (step / SCALES)
+        errors = torch.addcmul(wide, (wide / scale).to(E4M3).float(), scale, value=-1)
+        error = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
+        best = torch.where(error < fewest, scale, best)
+        fewest = torch.minimum(error, fewest)
+    return (wide / best).clamp_(-LARGEST, LARGEST).to(E4M3), best
+
+
 class MixedGroups(Grouped):
     """Groups of four bits where a model loses little by them, and eight bits by row elsewhere.
 
@@ -268,7 +329,7 @@ def int4(size: int = 32) -> OnlineFormat:
 
 fp8 = Floats
 fp8_block = partial(Floats, BLOCKS_OF_FLOATS, GROUPS_OF_FLOATS)
-fp8_mixed = partial(Mixed, "fp8_e4m3", INNER)
+fp8_mixed = MixedFloats
 int8_mixed = Mixed
 int4_mixed = MixedGroups
 int4_64 = partial(int4, 64)

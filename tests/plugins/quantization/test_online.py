@@ -21,6 +21,7 @@ from hotshoe_quantization.online import (
     int8,
     int8_mixed,
     int8_weights,
+    quantized_floats,
     quantized_groups,
 )
 
@@ -73,8 +74,9 @@ def test_weights_alone(method, limit, scale_bytes):
 def test_mixed_keeps_x_where_it_would_lose_much(method, format):
     def activation(name: str) -> QuantSpec | None:
         stored = method().storage(f"model.layers.3.{name}", (8, 4))
+        fitted = stored.activation is not None and format == "fp8_e4m3"
         kind = "int8" if stored.activation is None else format
-        assert stored.weight == QuantSpec(kind, "channel", online=True)
+        assert stored.weight == QuantSpec(kind, "channel", online=not fitted)
         return stored.activation
 
     token = QuantSpec(format, "token", dynamic=True)
@@ -84,6 +86,30 @@ def test_mixed_keeps_x_where_it_would_lose_much(method, format):
     for name in ("self_attn.q_proj", "self_attn.qkv_proj", "mlp.down_proj", "mixer.in_proj", "x"):
         assert activation(name) is None
     assert activation("mlp.experts.7.gate_proj") is activation("mlp.experts.7.down_proj") is None
+
+
+def test_rows_of_floats_have_the_scales_that_err_least(monkeypatch):
+    weight = torch.randn(40, 96) * torch.rand(40, 1)
+    weight[3] = 0
+    monkeypatch.setattr(online, "STRIP", 96 * 7)
+    values, scales = quantized_floats(weight)
+    assert values.dtype == torch.float8_e4m3fn and scales.shape == (40, 1)
+    least = weight.abs().amax(1, keepdim=True) / 448
+    kept = (values.float() * scales - weight).norm(dim=1)
+    for factor in (1.0, 2**0.25, 2**0.5, 2**0.875):
+        scale = least.where(least > 0, 1.0) * factor
+        tried = (weight / scale).to(torch.float8_e4m3fn).float() * scale
+        assert (kept <= (tried - weight).norm(dim=1) * (1 + 1e-4) + 1e-9).all()
+    assert not values[3].float().any() and scales[3] == 1
+
+
+def test_only_floats_are_fitted_while_loading():
+    method, given = fp8_mixed(), {"weight": [torch.randn(4, 64)], "bias": [torch.randn(4)]}
+    made = method.canonical("model.layers.0.mlp.up_proj", given)
+    assert made["bias"] is given["bias"] and made["weight_scale"][0].shape == (4, 1)
+    for name in ("self_attn.q_proj", "mlp.down_proj", "mlp.experts.3.up_proj"):
+        layer = f"model.layers.0.{name}"
+        assert method.recipe(layer) is None and method.canonical(layer, given) is given
 
 
 def test_blocks_of_floats_are_those_of_published_checkpoints():
@@ -167,6 +193,10 @@ def test_other_numbers_need_another_recipe():
     ]
     torch.testing.assert_close(scales, torch.tensor([0.1002671, 0.1010238]).view(2, 1))
     torch.testing.assert_close(zeros, torch.tensor([7.443177, 7.442333]).view(2, 1))
+    values, scales = quantized_floats(weight)
+    assert online.FLOAT_RECIPE == "8-bit floats by the best of 8 scales, 1"
+    assert values.view(torch.uint8)[:, :4].tolist() == [[247, 232, 111, 244], [110, 245, 218, 114]]
+    torch.testing.assert_close(scales, torch.tensor([0.00319826, 0.00313429]).view(2, 1))
     sizes = {make().recipe("model.layers.0.mlp.up_proj") for make in (int4, int4_64, int4_128)}
     assert sizes == {f"{RECIPE}, groups of {size}" for size in (32, 64, 128)}
     assert int4_mixed().recipe("model.layers.0.mlp.up_proj") == int4_64().recipe("any")
