@@ -22,7 +22,8 @@ from hotshoe.slots import (
 class LayerNorm:
     """(x - mean) / sqrt(variance + eps) * weight + bias, over the last dimension.
 
-    The weight is the checkpoint's plus an offset, which is added once, while it is loaded.
+    The weight is the checkpoint's plus an offset, which is added once, while it is loaded; or ones,
+    where the checkpoint has neither weight nor bias.
     """
 
     def __init__(
@@ -34,14 +35,19 @@ class LayerNorm:
         *,
         bias: bool = True,
         weight_offset: float = 0.0,
+        weighted: bool = True,
     ) -> None:
+        bias = bias and weighted
         spec = LayerNormSpec(size, eps, ctx.dtype, bias)
         self._op: LayerNormOp = ctx.selector.choose("layer_norm", spec)
         self._place = (ctx.device, ctx.torch_dtype)
         self._offset = weight_offset
         self._held: dict[str, Tensor] = {}
+        self._ones = (
+            None if weighted else torch.ones(size, device=ctx.device, dtype=ctx.torch_dtype)
+        )
         holder = ctx.holder("layer_norm", spec, ctx.dtype, self)
-        for part in ("weight", "bias") if bias else ("weight",):
+        for part in ("weight", "bias")[: weighted + bias]:
             ctx.expect_alone(holder, f"{name}.{part}", size, partial(self._take, part), part)
 
     def _take(self, part: str, tensor: Tensor) -> None:
@@ -51,12 +57,13 @@ class LayerNorm:
         self._held[part] = renewed(self._held.get(part), fresh)
 
     def state(self) -> dict[str, Tensor]:
-        """Return weight and bias, each [size]."""
+        """Return weight and bias, each [size], as far as the checkpoint has them."""
         return dict(self._held)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize [num_tokens, size] into a new tensor."""
-        return self._op(x, self._held["weight"], self._held.get("bias"))
+        weight = self._held["weight"] if self._ones is None else self._ones
+        return self._op(x, weight, self._held.get("bias"))
 
 
 class DividedRMSNorm:

@@ -71,7 +71,7 @@ class AttentionMixer:
         self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
         self._values = Values(spec, ctx, i) if changes_values(spec, i) else None
         self.attention = _attention(spec, ctx, i, rotaries)
-        self._temperature = spec.layers[i].temperature
+        self._temperature, self._limit = spec.layers[i].temperature, spec.qkv_limit
         self._q_width = self.attention.spec.num_heads * spec.head_dim
         self._o = Linear(ctx, o_matrix(spec, ctx, i))
         self.input_quant = self._qkv.input_quant
@@ -85,6 +85,8 @@ class AttentionMixer:
             gates, qkv = qkv[:, : self._gates], qkv[:, self._gates :].contiguous()
         if self._norms is not None:
             self._norms(qkv)
+        if self._limit is not None:
+            qkv.clamp_(-self._limit, self._limit)
         if self._temperature is not None:
             qkv[:, : self._q_width].mul_(self._temperature.of(batch.positions))
         if self._values is not None:

@@ -25,7 +25,8 @@ def build_norm(
         return None
     if spec.norm == "layer":
         size, eps, offset = spec.hidden_size, spec.norm_eps, spec.norm_offset
-        return LayerNorm(ctx, name, size, eps, bias=spec.norm_bias, weight_offset=offset)
+        parts = {"bias": spec.norm_bias, "weighted": spec.norm_weight}
+        return LayerNorm(ctx, name, size, eps, weight_offset=offset, **parts)
     return RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant)
 
 

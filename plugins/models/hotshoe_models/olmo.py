@@ -1,6 +1,7 @@
-"""OLMo 2 and 3: norms behind each block and none before, norms of q and k over all heads.
+"""OLMo: layer norms without weights, limits on q, k and v. OLMo 2 and 3: norms behind each block
+and none before, norms of q and k over all heads.
 
-Defaults are those of transformers' Olmo2Config and Olmo3Config.
+Defaults are those of transformers' OlmoConfig, Olmo2Config and Olmo3Config.
 """
 
 from hotshoe.layers import BuildContext
@@ -14,6 +15,7 @@ from hotshoe_models.values import (
     flag,
     layer_specs,
     layer_types,
+    optional_number,
     optional_size,
     with_defaults,
 )
@@ -32,6 +34,13 @@ DEFAULTS = {
     "rope_parameters": None,
     "attention_bias": False,
 }
+OLMO_DEFAULTS = {
+    **{key: value for key, value in DEFAULTS.items() if key != "rms_norm_eps"},
+    "vocab_size": 50304,
+    "clip_qkv": None,
+}
+#: Which no file says.
+OLMO_EPS = 1e-5
 OLMO3_DEFAULTS = {**DEFAULTS, "sliding_window": 4096, "layer_types": None}
 OLMO3_THETA = 500_000.0
 #: Every so-manieth layer of OLMo 3 attends to everything.
@@ -44,6 +53,23 @@ NAMES = WeightNames(
     post_attention_norm="post_attention_layernorm",
     post_mlp_norm="post_feedforward_layernorm",
 )
+
+
+def build_olmo(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build OlmoForCausalLM."""
+    config = with_defaults(config, OLMO_DEFAULTS)
+    bias = flag(config, "attention_bias")
+    spec = decoder_spec(
+        config,
+        layer_specs(config, ctx),
+        qkv_bias=bias,
+        o_bias=bias,
+        norm="layer",
+        norm_weight=False,
+        norm_eps=OLMO_EPS,
+        qkv_limit=optional_number(config, "clip_qkv"),
+    )
+    return DenseDecoder(spec, ctx)
 
 
 def build_olmo2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

@@ -11,7 +11,7 @@ from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.olmo import NAMES as OLMO2
 from hotshoe_models.spec import LayerSpec, WeightNames
-from hotshoe_models.values import decoder_spec, flag, layer_specs, refuse
+from hotshoe_models.values import decoder_spec, flag, layer_specs, optional_number
 
 DEFAULTS = {
     "vocab_size": 50304,
@@ -49,8 +49,6 @@ NAMES = WeightNames(qk_norm=("self_attn.q_norm", "self_attn.k_norm"), wide_qk_no
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build OlmoeForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
-    if config.get("clip_qkv") is not None:
-        raise refuse(config, "clip_qkv", "is served without limits on q, k and v")
     return _decoder(config, ctx, layer_specs(config, ctx), NAMES)
 
 
@@ -67,5 +65,6 @@ def _decoder(
     experts = mixture(config, router, size="intermediate_size")
     layers = with_experts(layers, experts, lambda i: True)
     bias = flag(config, "attention_bias")
-    spec = decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=names)
+    limit = optional_number(config, "clip_qkv")
+    spec = decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, qkv_limit=limit, names=names)
     return DenseDecoder(spec, ctx)

@@ -65,6 +65,7 @@ ARCHITECTURES = {
     "OPTForCausalLM": "hotshoe_models.opt:build",
     "Olmo2ForCausalLM": "hotshoe_models.olmo:build_olmo2",
     "Olmo3ForCausalLM": "hotshoe_models.olmo:build_olmo3",
+    "OlmoForCausalLM": "hotshoe_models.olmo:build_olmo",
     "OlmoeForCausalLM": "hotshoe_models.olmoe:build",
     "PhiForCausalLM": "hotshoe_models.phi:build",
     "Phi3ForCausalLM": "hotshoe_models.phi3:build",

@@ -291,7 +291,8 @@ class DecoderSpec:
     Attributes:
         activation: "silu", "gelu" or "gelu_tanh"; of plain MLPs "relu" or "relu2" as well.
         gated: MLPs have gates; plain ones are down(act(up(x))).
-        norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true.
+        norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true, and
+            with neither weight nor bias where `norm_weight` is false.
         parallel: Attention and MLP start from the same residual, and both join it at once.
         num_positions: Positions with a vector of their own; the table has `position_offset` more
             in front of them.
@@ -309,6 +310,7 @@ class DecoderSpec:
         value_norm: Each head's values are normed, without a weight.
         v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
         value_scale: Factor on values.
+        qkv_limit: Channels of q, k and v go no farther from 0, behind wide norms; None for none.
         per_layer, streams: Of decoders whose layers have inputs of their own.
         state, selective, delta, conv: Of mixers with states.
         latent: Of mixers with latent attention.
@@ -333,6 +335,7 @@ class DecoderSpec:
     gated: bool = True
     norm: str = "rms"
     norm_bias: bool = True
+    norm_weight: bool = True
     parallel: bool = False
     num_positions: int = 0
     position_offset: int = 0
@@ -354,6 +357,7 @@ class DecoderSpec:
     value_norm: bool = False
     v_head_dim: int | None = None
     value_scale: float = 1.0
+    qkv_limit: float | None = None
     per_layer: PerLayerSpec | None = None
     streams: StreamSpec | None = None
     state: StateBlock | None = None

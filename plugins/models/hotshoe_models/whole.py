@@ -143,6 +143,7 @@ def _has_the_form(spec: DecoderSpec, i: int) -> bool:
         and spec.norm == "rms"
         and spec.gated
         and not (spec.parallel or spec.gated_attention or changes_values(spec, i))
+        and spec.qkv_limit is None
         and (spec.residual_scale, spec.mlp_scale, spec.gate_scale) == (1.0, 1.0, 1.0)
         and (names.input_norm is not None and names.mlp_norm is not None)
         and (names.post_attention_norm, names.post_mlp_norm) == (None, None)

@@ -443,6 +443,8 @@ VARIANTS = [
     ),
     Variant("youtu", "Youtu", without(LATENT, "first_k_dense_replace")),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
+    Variant("olmo-described", "Olmo", {"clip_qkv": 0.8, **TIED}, end_to_end=True),
+    Variant("olmo-defaults", "Olmo", {"attention_bias": True}, raw=True),
     Variant("olmo2", "Olmo2", end_to_end=True),
     Variant("olmo2-biases", "Olmo2", {"attention_bias": True, "num_key_value_heads": 4, **TIED}),
     Variant(
@@ -625,7 +627,7 @@ VARIANTS = [
     Variant(
         "olmoe-normed",
         "Olmoe",
-        {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True},
+        {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True, "clip_qkv": 0.7},
     ),
     Variant(
         "minimax-m2",

@@ -56,7 +56,7 @@ BAD = [
     ("Glm4Moe", {**GROUPED, "scoring_func": "softmax"}, "scoring_func is 'softmax'.*sigmoid"),
     ("MiniMaxM2", {**LOCAL, "scoring_func": "hash"}, "scoring_func is 'hash'.*sigmoid"),
     ("MiniMaxM2", {**LOCAL, "head_dim": 16, "rotary_dim": 20}, "rotary_dim is 20.*16 channels"),
-    ("Olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
+    ("Olmoe", {"clip_qkv": -8.0}, "clip_qkv is -8.0.*positive"),
     ("Ernie4_5_Moe", {"moe_layer_end_index": -2}, "moe_layer_end_index is -2"),
     ("Ernie4_5_Moe", {"use_bias": True}, "use_bias is True"),
     ("Dots1", {"n_routed_experts": None}, "n_routed_experts"),

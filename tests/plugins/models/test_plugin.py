@@ -77,6 +77,7 @@ DEFAULTS = {
     "PhimoeConfig": phi_moe.DEFAULTS,
     "GraniteConfig": granite.DEFAULTS,
     "SmolLM3Config": smollm3.DEFAULTS,
+    "OlmoConfig": olmo.OLMO_DEFAULTS,
     "Olmo2Config": olmo.DEFAULTS,
     "Olmo3Config": olmo.OLMO3_DEFAULTS,
     "GlmConfig": glm.DEFAULTS,
