@@ -47,6 +47,11 @@ def step(layer, inputs, rows, drafts=None):
     return layer._run(torch.cat(inputs), [view]).split(counts)
 
 
+def assert_near(found, expected):
+    """Compare within rounding, which sums that nearly cancel make much of."""
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("checkpoints", ["none", "align", "all"])
 def test_refused_drafts_leave_no_trace(ctx, checkpoints):
     layer, plain = make(ctx, checkpoints, MOST), make(ctx, checkpoints, 0)
@@ -59,7 +64,7 @@ def test_refused_drafts_leave_no_trace(ctx, checkpoints):
     done, late = [5, 1, 2], [0, 0, 0]
     for row, count in enumerate(done):  # prompts, one after another
         [found] = step(layer, [text[row][:count]], [(tables[row], count)])
-        torch.testing.assert_close(found, expected[row][:count])
+        assert_near(found, expected[row][:count])
     # Of each step: drafts of both sequences, and how many of them are right.
     for drafts, right in [([2, 0], [1, 0]), ([0, 3], [0, 3]), ([3, 1], [0, 1]), ([0, 0], [0, 0])]:
         if checkpoints == "align":  # whose steps end with a block, accepted drafts and all
@@ -74,7 +79,7 @@ def test_refused_drafts_leave_no_trace(ctx, checkpoints):
         found = step(layer, given, rows, told)
         for row, good in enumerate(right):
             at = done[row]
-            torch.testing.assert_close(found[row][: 1 + good], expected[row][at : at + 1 + good])
+            assert_near(found[row][: 1 + good], expected[row][at : at + 1 + good])
             done[row], late[row] = at + 1 + good, good
 
 
