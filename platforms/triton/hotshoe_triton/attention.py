@@ -7,7 +7,7 @@ Keys and values are head-major inside a block, so a tile of one head is one cont
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -76,6 +76,11 @@ NARROW_PREFILL: Table = {
     "ampere": (Tiling(64, 64, 8, 2), Tiling(64, 32, 8, 2)),
     "hopper": (Tiling(128, 32, 4, 3), Tiling(64, 64, 8, 2)),
 }
+#: Decode of 16-bit caches in steps of few requests, where head_dim is a power of two up to 128. A
+#: chain of loads takes the time there, which more programs with more warps shorten.
+FEW: dict[str, Tiling] = {"hopper": Tiling(16, 64, 4, 2, 2, 64)}
+#: Most requests of such a step.
+FEW_REQS = 4
 #: Products of float32 keep their operands in registers.
 FLOAT32 = Tiling(16, 16, 8, 1)
 
@@ -121,6 +126,12 @@ def tiling(tables: tuple[Table, Table], spec: AttentionSpec, arch: Arch) -> Tili
         found = tables[1].get(f"{arch.family} {spec.kv_dtype}", found)
     size = 2 if dim > 128 else int(dim != next_power_of_2(dim))
     return found[min(size, len(found) - 1)]
+
+
+def few_tiling(spec: AttentionSpec, arch: Arch) -> Tiling | None:
+    """Return how steps of few requests are decoded, or None for as all others."""
+    dim, plain = spec.head_dim, spec.dtype == spec.kv_dtype != "float32"
+    return FEW.get(arch.family) if plain and dim == next_power_of_2(dim) <= 128 else None
 
 
 def request_block(reqs: int) -> int:
@@ -188,6 +199,7 @@ class Attention:
         from hotshoe_triton.kernels.prefill import prefill_attention
 
         arch = arch_of(facts)
+        few = decode or few_tiling(spec, arch)
         decode = decode or tiling((DECODE, NARROW_DECODE), spec, arch)
         prefill = prefill or tiling((PREFILL, NARROW_PREFILL), spec, arch)
         group = spec.num_heads // spec.num_kv_heads
@@ -212,10 +224,14 @@ class Attention:
         )
         self._sinks = spec.sinks
         self._alone = alone
-        self._programs = max(
-            1, -(-facts.compute_units * decode.programs_per_unit // spec.num_kv_heads)
-        )
-        self._decode = shared | {"ALONE": alone} | decoding(decode, group, spec.head_dim)
+
+        def decoded(tiling: Tiling) -> tuple[int, dict[str, Any]]:
+            units = facts.compute_units * tiling.programs_per_unit
+            constants = decoding(tiling, group, spec.head_dim)
+            return max(1, -(-units // spec.num_kv_heads)), shared | {"ALONE": alone} | constants
+
+        self._decode = decoded(decode)
+        self._few = self._decode if alone or few is None else decoded(few)
         self._prefill = shared | prefilling(prefill, group)
         self._block_q = self._prefill["BLOCK_M"] // group
         self._cache: Tensor | None = None
@@ -251,7 +267,8 @@ class Attention:
         self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], uniform: bool
     ) -> None:
         reqs, device = sizes[0], tensors[0].device
-        programs = reqs if self._alone else self._programs
+        programs, constants = self._few if reqs <= FEW_REQS else self._decode
+        programs = reqs if self._alone else programs
         pieces = programs * 2 * self._kv_heads * self._group
         scratch = torch.empty(pieces * (self._dim + 2), dtype=torch.float32, device=device)
         stats = scratch[pieces * self._dim :]
@@ -264,5 +281,5 @@ class Attention:
             *sizes,
             UNIFORM=uniform,
             BLOCK_R=block_r,
-            **self._decode,
+            **constants,
         )

@@ -11,7 +11,8 @@ from hotshoe.slots import AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference import attention as plain
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_triton import attention
-from hotshoe_triton.attention import Attention, Tiling
+from hotshoe_triton.attention import FEW, FEW_REQS, Attention, Tiling, few_tiling
+from hotshoe_triton.device import ARCHS
 
 SPEC = AttentionSpec(4, 2, 64, "float32", "float32", 16, 0.125)
 SMALL_DECODE, SMALL_PREFILL = Tiling(16, 16, 4, 1, 2, 16), Tiling(16, 16, 4, 1)
@@ -142,6 +143,25 @@ def test_shipped_tilings(facts: DeviceFacts, rng: torch.Generator) -> None:
         options = {"decode": None, "prefill": None}
         actual = compute(case, facts, **options)
         torch.testing.assert_close(actual, case.expected(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reqs", [1, FEW_REQS, FEW_REQS + 1])
+def test_steps_of_few_requests_have_a_tiling_of_their_own(
+    facts: DeviceFacts, reqs: int, rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, **HALF)
+    case = Case(spec, [(1, 190), (1, 70), (1, 1), (1, 64), (1, 65)][:reqs], rng)
+    actual = compute(case, facts, decode=None)
+    torch.testing.assert_close(actual, case.expected(), rtol=2e-2, atol=2e-2)
+
+
+def test_which_tiling_few_requests_have() -> None:
+    spec = replace(SPEC, **HALF)
+    hopper = ARCHS["sm_90"]
+    assert few_tiling(spec, hopper) == FEW["hopper"]
+    for other in ({"dtype": "float32"}, {"kv_dtype": "int8"}, {"head_dim": 80}, {"head_dim": 256}):
+        assert few_tiling(replace(spec, **other), hopper) is None
+    assert few_tiling(spec, ARCHS["gfx942"]) is None
 
 
 def test_rows_without_keys_are_zero(facts: DeviceFacts, rng: torch.Generator) -> None:
