@@ -108,14 +108,15 @@ def one_tile(spec: MoeSpec, facts: DeviceFacts) -> Plan:
 def _alone(rows: int, columns: int, halved: bool) -> Tile:
     """Return the tile of a matrix that programs stream through registers.
 
-    One warp for a row of the second matrix lets most programs wait for memory at once.
+    Programs of a row, all of whose loads are on their way at once, let most wait for memory.
     """
-    block_k = min(next_power_of_2(columns), 512 if halved else 256)
+    block_k = min(next_power_of_2(columns), 1024 if halved else 256)
     while columns % block_k and block_k > 128:
         block_k //= 2
     if not halved:
-        return Tile(0, 1, block_k, 1, 4)
-    return Tile(0, min(next_power_of_2(rows), 2048 // block_k), block_k, 4, 2)
+        return Tile(0, 1, block_k, 1, 24)
+    together = 1 if block_k == 1024 else 2048 // block_k
+    return Tile(0, min(next_power_of_2(rows), together), block_k, 4, 2)
 
 
 def _blocks(expected: float, spec: MoeSpec, facts: DeviceFacts) -> Plan:
