@@ -21,6 +21,7 @@ def offered() -> Sequence[Candidate]:
         helion,
         hub,
         humming,
+        latent,
         quack,
     )
     from hotshoe_cuda.linear import Linear
@@ -35,6 +36,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("attention", "flash3", *flash, layout=declared_layout),
         Candidate("attention", "flash4", *newest, layout=declared_layout),
         Candidate("attention", "flashinfer", *xqa, layout=declared_layout),
+        Candidate("mla_attention", "streaming", latent.supports, latent.MlaAttention),
         Candidate("mla_attention", "flashmla", flashmla.supports, flashmla.MlaAttention),
         Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),
         Candidate("linear", "humming", humming.supports, humming.Linear),

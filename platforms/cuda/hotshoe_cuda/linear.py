@@ -34,13 +34,10 @@ MANY, MANY_FROM = cublaslt.ROWS, 4096
 BUDGETS = (48 * KIB, 72 * KIB, 100 * KIB, 150 * KIB, 200 * KIB)
 
 
-def missing(spec: LinearSpec, facts: DeviceFacts) -> str:
-    """Return why a product cannot have kernel `streamed`, or "" if it can."""
-    kind = spec.weight.format if spec.weight else spec.dtype
+def missing_gluon(facts: DeviceFacts) -> str:
+    """Return why a device cannot have Gluon kernels for sm_90, or "" if it can."""
     if arch_of(facts).family != "hopper":
         return f"{facts.arch} lacks sm_90's wgmma"
-    if kind not in KINDS:
-        return f"it does not multiply {kind}"
     if find_spec("triton") is None:
         return "Triton is not installed"
     from triton import __version__, knobs
@@ -48,6 +45,14 @@ def missing(spec: LinearSpec, facts: DeviceFacts) -> str:
     if __version__.rpartition(".")[0] not in VERSIONS:
         return f"it is written for Triton {', '.join(VERSIONS)}, this is {__version__}"
     return "Triton's interpreter does not run it" if knobs.runtime.interpret else ""
+
+
+def missing(spec: LinearSpec, facts: DeviceFacts) -> str:
+    """Return why a product cannot have kernel `streamed`, or "" if it can."""
+    kind = spec.weight.format if spec.weight else spec.dtype
+    if arch_of(facts).family == "hopper" and kind not in KINDS:
+        return f"it does not multiply {kind}"
+    return missing_gluon(facts)
 
 
 def untuned(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> LinearConfig:

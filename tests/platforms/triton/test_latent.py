@@ -11,6 +11,7 @@ from hotshoe.slots import AttentionMetadata, MlaAttentionSpec
 from hotshoe.slots.reference import mla_attention as plain
 from hotshoe_triton import latent
 from hotshoe_triton.attention import Tiling
+from hotshoe_triton.kernels.latent import join_stretches
 
 SPEC = MlaAttentionSpec(4, 64, 32, 16, 32, "float32", "float32", 16, 48**-0.5)
 HALF = {"dtype": "bfloat16", "kv_dtype": "bfloat16"}
@@ -74,7 +75,8 @@ class Case:
         self.q = self.randn(rng, tokens, spec.num_heads, head)
         self.latent = self.randn(rng, tokens, spec.latent_dim)
         self.key = self.randn(rng, tokens, spec.rope_dim + 3)[:, 3:]
-        angles = 6 * torch.rand(100, spec.rope_dim // 2, generator=rng, device=device)
+        turns = 1 + int(self.positions.max())
+        angles = 6 * torch.rand(turns, spec.rope_dim // 2, generator=rng, device=device)
         self.cos_sin = torch.cat((angles.cos(), angles.sin()), -1)
         up = self.randn(rng, spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim)
         self.up = up * spec.latent_dim**-0.5
@@ -180,3 +182,51 @@ def test_a_matrix_is_replaced_where_it_lies(facts: DeviceFacts, rng: torch.Gener
 def test_refusals(changes: dict[str, object], reason: str) -> None:
     verdict = latent.supports(replace(SPEC, **changes), device_facts("sm_90"))
     assert not verdict.accepted and reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("lengths", "programs"), [([100, 1, 0, 700, 33], 4), ([64, 64], 8), ([5000], 7)]
+)
+def test_pieces_of_stretches_join(
+    facts: DeviceFacts, lengths: list[int], programs: int, rng: torch.Generator
+) -> None:
+    heads, channels, rows = 8, 32, 32
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=rng, device=rng.device)
+
+    tiles = [max(1, -(-length // rows)) for length in lengths]
+    out, partial = randn(len(tiles), heads, channels), randn(2 * programs, heads, channels)
+    stats = randn(2 * programs, heads, 2).abs() + 0.5
+    size = -(-sum(tiles) // programs)
+    expected, begin, cut = out.clone(), 0, 0
+    for request, count in enumerate(tiles):
+        first, last = begin // size, (begin + count - 1) // size
+        begin += count
+        if first < last:
+            cut += 1
+            pieces = [2 * p + (p == first) for p in range(first, last + 1)]
+            tops, sums = stats[pieces].unbind(-1)
+            factors = torch.exp2(tops - tops.amax(0))
+            mixed = (partial[pieces] * factors[..., None]).sum(0)
+            expected[request] = mixed / (sums * factors).sum(0)[:, None]
+    assert cut
+    join_stretches[(len(tiles), heads // 4)](
+        out,
+        partial,
+        stats,
+        torch.tensor(lengths, dtype=torch.int32, device=rng.device),
+        len(tiles),
+        PROGRAMS=programs,
+        NUM_HEADS=heads,
+        GROUP=4,
+        LATENT=channels,
+        ROWS=rows,
+        MIN_TILES=1,
+        BLOCK_G=4,
+        BLOCK_L=channels,
+        BLOCK_P=2,
+        BLOCK_R=64,
+        CHAINED=False,
+    )
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)

@@ -22,7 +22,14 @@ from hotshoe_triton.kernels.attention import (
     row_offsets,
 )
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.decode import deliver_piece, locate, owner, share, tile_ends
+from hotshoe_triton.kernels.decode import (
+    deliver_piece,
+    join_pieces,
+    locate,
+    owner,
+    share,
+    tile_ends,
+)
 from hotshoe_triton.kernels.prefill import key_tiles, request_of_tile
 
 
@@ -142,6 +149,52 @@ def latent_decode(
                 GROUPS, GROUP, LATENT, BLOCK_M, BLOCK_G, BLOCK_P, BLOCK_L,
             )  # fmt: skip
         at = until
+
+
+@triton.jit
+def stretch(total, programs, MIN_TILES: tl.constexpr):
+    """Return how many tiles each program takes: an equal share of all, rounded a little up, so that
+    few requests of equal length are cut."""
+    size = tl.maximum((total + programs - 1) // programs, MIN_TILES)
+    quantum = 1
+    while quantum * 32 <= size:
+        quantum *= 2
+    return (size + quantum - 1) // quantum * quantum
+
+
+@triton.jit
+def join_stretches(
+    out_ptr, partial_ptr, stats_ptr, seq_lens_ptr, num_reqs, PROGRAMS: tl.constexpr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, ROWS: tl.constexpr,
+    MIN_TILES: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Make results of what several programs computed of a request.
+
+    Grid: (num_reqs, NUM_HEADS / GROUP).
+
+    Args:
+        partial_ptr, stats_ptr: As `decode_attention` has them.
+        PROGRAMS: Among which the tiles of ROWS rows were divided by `stretch`.
+    """
+    wait(CHAINED)
+    request, group = tl.program_id(0), tl.program_id(1)
+    end_R = tile_ends(seq_lens_ptr, seq_lens_ptr, num_reqs, True, 0, ROWS, BLOCK_R)
+    size = stretch(tl.max(end_R, 0), PROGRAMS, MIN_TILES)
+    index_R = tl.arange(0, BLOCK_R)
+    begin = tl.sum(tl.where(index_R == request - 1, end_R, 0), 0)
+    stop = tl.sum(tl.where(index_R == request, end_R, 0), 0)
+    first, last = begin // size, (stop - 1) // size
+    if first < last:
+        joined_GL = join_pieces(
+            partial_ptr, stats_ptr, group, first, last,
+            NUM_HEADS // GROUP, GROUP, LATENT, BLOCK_G, BLOCK_P, BLOCK_L,
+        )  # fmt: skip
+        row_G, channel_L = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_L)
+        head_G = request.to(tl.int64) * NUM_HEADS + group * GROUP + row_G
+        there_GL = (row_G < GROUP)[:, None] & (channel_L < LATENT)[None, :]
+        out_ptrs_GL = out_ptr + head_G[:, None] * LATENT + channel_L[None, :]
+        tl.store(out_ptrs_GL, joined_GL.to(out_ptr.dtype.element_ty), mask=there_GL)
 
 
 @triton.jit
