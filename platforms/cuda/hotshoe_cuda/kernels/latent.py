@@ -107,11 +107,86 @@ def ask(at, begin, page, step, left_desc, turned_desc, rings, full, free, BLOCK_
 
 
 @gluon.jit
+def begin_asking(
+    at, end, end_R, left_desc, turned_desc, table_ptr, seq_lens_ptr, table_stride, rings, full,
+    free,
+    BLOCK_SIZE: gl.constexpr,
+):  # fmt: skip
+    """Ask for the first tiles; return which is next, how many were asked for, and `aim` of it."""
+    to_ask, asked, request = at, 0, at * 0
+    its_len, its_begin, its_stop = request, request, request
+    for _ in gl.static_range(STAGES - 1):
+        request, its_len, its_begin, its_stop, page = aim(
+            to_ask, end, request, its_len, its_begin, its_stop, end_R, table_ptr, seq_lens_ptr,
+            table_stride, BLOCK_SIZE,
+        )  # fmt: skip
+        if to_ask < end:
+            ask(to_ask, its_begin, page, asked, left_desc, turned_desc, rings, full, free,
+                BLOCK_SIZE)  # fmt: skip
+        to_ask += 1
+        asked += 1
+    request, its_len, its_begin, its_stop, page = aim(
+        to_ask, end, request, its_len, its_begin, its_stop, end_R, table_ptr, seq_lens_ptr,
+        table_stride, BLOCK_SIZE,
+    )  # fmt: skip
+    return to_ask, asked, request, its_len, its_begin, its_stop, page
+
+
+@gluon.jit
 def clear(tile, there, LAYOUT: gl.constexpr):
     """Put zeros where a tile has no rows: anything may lie there, NaN too."""
     row_N = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     rows_NL = tile.load(LAYOUT)
     tile.store(gl.where((row_N < there)[:, None], rows_NL, gl.zeros_like(rows_NL)))
+
+
+@gluon.jit
+def clear_tile(rings, slot, there):
+    """Clear all parts of a tile behind its first `there` rows."""
+    ROWWISE: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
+    NARROW: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    left, right, turned = rings
+    clear(left.index(slot), there, ROWWISE)
+    clear(right.index(slot), there, ROWWISE)
+    clear(turned.index(slot), there, NARROW)
+    fence_async_shared()
+    barrier()
+
+
+@gluon.jit
+def ask_queries(
+    wide_desc, q_desc, request, queries, q_full, NUM_HEADS: gl.constexpr, NOPE: gl.constexpr
+):
+    """Ask the copy engine for a request's queries."""
+    q_left, q_right, q_turned = queries
+    row = request * NUM_HEADS + gl.program_id(0) * HEADS
+    mbarrier.expect(q_full, HEADS * (2 * HALF + TURNED) * 2)
+    tma.async_copy_global_to_shared(wide_desc, [row, 0], q_full, q_left)
+    tma.async_copy_global_to_shared(wide_desc, [row, HALF], q_full, q_right)
+    tma.async_copy_global_to_shared(q_desc, [row, NOPE], q_full, q_turned)
+
+
+@gluon.jit
+def softened(scores_MN, sum_M, top_M, SCALE: gl.constexpr):
+    """Return weights, the factor of what was mixed before, and the new sum and maximum."""
+    new_top_M = gl.maximum(top_M, gl.max(scores_MN, 1) * (SCALE * LOG2E))
+    weights_MN = gl.exp2(scores_MN * (SCALE * LOG2E) - new_top_M[:, None])
+    shrink_M = gl.exp2(top_M - new_top_M)
+    return weights_MN, shrink_M, sum_M * shrink_M + gl.sum(weights_MN, 1), new_top_M
+
+
+@gluon.jit
+def leave(weights_MN, shrink_M, sum_M, top_M, turned, stats, slot, ready):
+    """Leave a tile's weights and numbers where `mix` reads them."""
+    dtype: gl.constexpr = turned.dtype
+    WEIGHTS: gl.constexpr = gl.NVMMASharedLayout(64, 16, 2)
+    turned.index(slot)._reinterpret(dtype, [HEADS, ROWS], WEIGHTS).store(weights_MN.to(dtype))
+    stats.index(slot * 3).store(shrink_M)
+    stats.index(slot * 3 + 1).store(sum_M)
+    stats.index(slot * 3 + 2).store(top_M)
+    fence_async_shared()
+    barrier()
+    mbarrier.arrive(ready.index(slot), count=1)
 
 
 @gluon.jit
@@ -135,40 +210,18 @@ def weigh(
 ):  # fmt: skip
     """Score tiles, and leave weights, factors of what was mixed before, sums and maxima."""
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    ROWWISE: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
-    NARROW: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    left, right, turned = rings
     full, free, ready, q_full = bars
-    q_left, q_right, q_turned = queries
-    dtype: gl.constexpr = left.dtype
-    WEIGHTS: gl.constexpr = gl.NVMMASharedLayout(64, 16, 2)
     end_R, at, end = shares(seq_lens_ptr, num_reqs, MIN_TILES, BLOCK_R)
     key_N = gl.arange(0, ROWS, gl.SliceLayout(0, ACC))
     step = 0
     segment = 0
-    to_ask, asked, request = at, 0, at * 0
-    its_len, its_begin, its_stop = request, request, request
-    for _ in gl.static_range(STAGES - 1):
-        request, its_len, its_begin, its_stop, page = aim(
-            to_ask, end, request, its_len, its_begin, its_stop, end_R, table_ptr, seq_lens_ptr,
-            table_stride, BLOCK_SIZE,
-        )  # fmt: skip
-        if to_ask < end:
-            ask(to_ask, its_begin, page, asked, left_desc, turned_desc, rings, full, free,
-                BLOCK_SIZE)  # fmt: skip
-        to_ask += 1
-        asked += 1
-    request, its_len, its_begin, its_stop, page = aim(
-        to_ask, end, request, its_len, its_begin, its_stop, end_R, table_ptr, seq_lens_ptr,
-        table_stride, BLOCK_SIZE,
+    to_ask, asked, request, its_len, its_begin, its_stop, page = begin_asking(
+        at, end, end_R, left_desc, turned_desc, table_ptr, seq_lens_ptr, table_stride, rings,
+        full, free, BLOCK_SIZE,
     )  # fmt: skip
     while at < end:
         of, seq_len, begin, _stop, until = locate(at, end, end_R, seq_lens_ptr)
-        row = of * NUM_HEADS + gl.program_id(0) * HEADS
-        mbarrier.expect(q_full, HEADS * (2 * HALF + TURNED) * 2)
-        tma.async_copy_global_to_shared(wide_desc, [row, 0], q_full, q_left)
-        tma.async_copy_global_to_shared(wide_desc, [row, HALF], q_full, q_right)
-        tma.async_copy_global_to_shared(q_desc, [row, NOPE], q_full, q_turned)
+        ask_queries(wide_desc, q_desc, of, queries, q_full, NUM_HEADS, NOPE)
         top_M = gl.full([HEADS], BOTTOM, gl.float32, gl.SliceLayout(1, ACC))
         sum_M = gl.zeros([HEADS], gl.float32, gl.SliceLayout(1, ACC))
         blank_MN = gl.zeros([HEADS, ROWS], gl.float32, ACC)
@@ -178,11 +231,7 @@ def weigh(
         mbarrier.wait(full.index(slot), parity)
         there = seq_len - (at - begin) * ROWS
         if there < ROWS:
-            clear(left.index(slot), there, ROWWISE)
-            clear(right.index(slot), there, ROWWISE)
-            clear(turned.index(slot), there, NARROW)
-            fence_async_shared()
-            barrier()
+            clear_tile(rings, slot, there)
         token = scored(blank_MN, rings, queries, slot)
         scores_MN = warpgroup_mma_wait(0, deps=(token,))
         for tile in range(at - begin, until - begin):
@@ -193,27 +242,11 @@ def weigh(
             mbarrier.wait(full.index(next_slot), next_parity)
             there = seq_len - (tile + 1) * ROWS
             if (there < ROWS) & (tile < last):
-                clear(left.index(next_slot), there, ROWWISE)
-                clear(right.index(next_slot), there, ROWWISE)
-                clear(turned.index(next_slot), there, NARROW)
-                fence_async_shared()
-                barrier()
+                clear_tile(rings, next_slot, there)
             token = scored(blank_MN, rings, queries, next_slot)
             scores_MN = gl.where((key_N + tile * ROWS < seq_len)[None, :], scores_MN, float("-inf"))
-            new_top_M = gl.maximum(top_M, gl.max(scores_MN, 1) * (SCALE * LOG2E))
-            weights_MN = gl.exp2(scores_MN * (SCALE * LOG2E) - new_top_M[:, None])
-            shrink_M = gl.exp2(top_M - new_top_M)
-            sum_M = sum_M * shrink_M + gl.sum(weights_MN, 1)
-            top_M = new_top_M
-            turned.index(slot)._reinterpret(dtype, [HEADS, ROWS], WEIGHTS).store(
-                weights_MN.to(dtype)
-            )
-            stats.index(slot * 3).store(shrink_M)
-            stats.index(slot * 3 + 1).store(sum_M)
-            stats.index(slot * 3 + 2).store(top_M)
-            fence_async_shared()
-            barrier()
-            mbarrier.arrive(ready.index(slot), count=1)
+            weights_MN, shrink_M, sum_M, top_M = softened(scores_MN, sum_M, top_M, SCALE)
+            leave(weights_MN, shrink_M, sum_M, top_M, rings[2], stats, slot, ready)
             if to_ask < end:
                 ask(to_ask, its_begin, page, asked, left_desc, turned_desc, rings, full, free,
                     BLOCK_SIZE)  # fmt: skip
