@@ -86,15 +86,23 @@ class PlainMLP:
     Args:
         ctx: The build context.
         up, down: The weights.
-        activation: A name in `PLAIN_ACTIVATIONS`.
+        activation: A name in `PLAIN_ACTIVATIONS`, or a function that maps a tensor to its shape.
 
     Attributes:
         input_quant: See `GatedMLP`.
     """
 
-    def __init__(self, ctx: BuildContext, up: Matrix, down: Matrix, activation: str) -> None:
+    def __init__(
+        self,
+        ctx: BuildContext,
+        up: Matrix,
+        down: Matrix,
+        activation: str | Callable[[Tensor], Tensor],
+    ) -> None:
         self._up, self._down = Linear(ctx, up), Linear(ctx, down)
-        self._activation = PLAIN_ACTIVATIONS[activation]
+        if isinstance(activation, str):
+            activation = PLAIN_ACTIVATIONS[activation]
+        self._activation = activation
         self.input_quant = self._up.input_quant
 
     def __call__(self, x: Tensor | Quantized) -> Tensor:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section
 from hotshoe_models.sparse_mlp import SparseMLP
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.xielu import Xielu
 
 MLP: TypeAlias = GatedMLP | PlainMLP | SparseMLP | MoE
 
@@ -29,7 +30,9 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
     if spec.layers[i].sparsity:
         return SparseMLP(ctx, up, down, spec.activation, spec.layers[i].sparsity, width)
     if not spec.gated:
-        return PlainMLP(ctx, up, down, spec.activation)
+        learned = spec.activation == "xielu"
+        name = spec.names.layer.format(i) + spec.names.activation
+        return PlainMLP(ctx, up, down, Xielu(ctx, name) if learned else spec.activation)
     return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)
 
 

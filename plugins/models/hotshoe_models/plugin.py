@@ -7,6 +7,7 @@ from hotshoe.plugins import hookimpl
 HOTSHOE_HOOK_API = 2
 
 ARCHITECTURES = {
+    "ApertusForCausalLM": "hotshoe_models.apertus:build",
     "ArceeForCausalLM": "hotshoe_models.arcee:build",
     "BambaForCausalLM": "hotshoe_models.bamba:build",
     "Cohere2ForCausalLM": "hotshoe_models.cohere:build_cohere2",

@@ -25,6 +25,7 @@ class WeightNames:
         grouped_qkv: The stacked rows are, for each kv head: its queries, its key, its value.
         gate: Of `gated_attention`, the matrix of gates; None where rows of queries hold them.
         gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
+        activation: Of an activation that has weights.
         qk_norm: Norms of each head's q and k before rotation; None for none.
         wide_qk_norm: They are norms of all heads' q and k together.
         late_qk_norm: They come behind rotation.
@@ -54,6 +55,7 @@ class WeightNames:
     o: str = "self_attn.o_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    activation: str = "mlp.act_fn"
     input_norm: str | None = "input_layernorm"
     mlp_norm: str | None = "post_attention_layernorm"
     post_attention_norm: str | None = None
@@ -289,7 +291,8 @@ class DecoderSpec:
     """A decoder of attention, and of MLPs or mixtures of experts.
 
     Attributes:
-        activation: "silu", "gelu" or "gelu_tanh"; of plain MLPs "relu" or "relu2" as well.
+        activation: "silu", "gelu" or "gelu_tanh"; of plain MLPs "relu", "relu2" or
+            "xielu" as well.
         gated: MLPs have gates; plain ones are down(act(up(x))).
         norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true, and
             with neither weight nor bias where `norm_weight` is false.

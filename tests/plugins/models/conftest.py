@@ -443,6 +443,13 @@ VARIANTS = [
     ),
     Variant("youtu", "Youtu", without(LATENT, "first_k_dense_replace")),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
+    Variant("apertus", "Apertus", {"hidden_size": 96, **TIED}, end_to_end=True),
+    Variant(
+        "apertus-biases",
+        "Apertus",
+        {"attention_bias": True, "rope_parameters": {"rope_type": "linear", "factor": 3.0}},
+        raw=True,
+    ),
     Variant("olmo-described", "Olmo", {"clip_qkv": 0.8, **TIED}, end_to_end=True),
     Variant("olmo-defaults", "Olmo", {"attention_bias": True}, raw=True),
     Variant("olmo2", "Olmo2", end_to_end=True),

@@ -16,6 +16,7 @@ from hotshoe.plugins.manager import EntryPoint
 from hotshoe.slots.base import resolve_lazy
 from hotshoe_models import (
     afmoe,
+    apertus,
     cohere,
     deepseek,
     deepseek_v32,
@@ -76,6 +77,7 @@ DEFAULTS = {
     "Phi3Config": phi3.DEFAULTS,
     "PhimoeConfig": phi_moe.DEFAULTS,
     "GraniteConfig": granite.DEFAULTS,
+    "ApertusConfig": apertus.DEFAULTS,
     "SmolLM3Config": smollm3.DEFAULTS,
     "OlmoConfig": olmo.OLMO_DEFAULTS,
     "Olmo2Config": olmo.DEFAULTS,
@@ -205,6 +207,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "HYV3Config": hunyuan3.DEFAULT_THETA,
         **dict.fromkeys(("Qwen2VLTextConfig", "Qwen2_5_VLTextConfig"), qwen_vl.QWEN2_VL_THETA),
         **dict.fromkeys(("Qwen3VLTextConfig", "Qwen3VLMoeTextConfig"), qwen_vl.QWEN3_VL_THETA),
+        "ApertusConfig": apertus.THETA,
         "CwmConfig": llamas.CWM_THETA,
         **dict.fromkeys(("Lfm2Config", "Lfm2MoeConfig"), lfm2.DEFAULT_THETA),
         "FlexOlmoConfig": olmoe.FLEX_THETA,
