@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe import __version__
-from hotshoe.cli.options import add_engine_flags
+from hotshoe.cli.options import add_engine_flags, engine_config
 from hotshoe.cli.session import open_llm
 from hotshoe.cli.table import table
 from hotshoe.errors import ConfigError
@@ -103,15 +103,28 @@ def open_for(args: Namespace) -> Iterator[LLM]:
         ConfigError: A count is below 1, or the requests are longer than the model takes.
     """
     check_flags(args, "input_len", "output_len", "num_prompts")
+    check_length(args)
     with open_llm(args, skip_tokenizer_init=True) as llm:
-        length, longest = args.input_len + args.output_len, llm.config.max_model_len
-        assert longest is not None
-        if length > longest:
-            raise ConfigError(
-                f"--input-len and --output-len make {length} tokens, "
-                f"but max_model_len is {longest}; lower one of the two"
-            )
         yield llm
+
+
+def check_length(args: Namespace) -> None:
+    """Refuse requests that are longer than the model takes, before its weights are loaded.
+
+    Raises:
+        ConfigError: They are, or the engine cannot be built as asked.
+    """
+    config = engine_config(args, skip_tokenizer_init=True)
+    length, longest = args.input_len + args.output_len, config.max_model_len
+    if longest is None:
+        from hotshoe.engine.start.setup import prepare
+
+        longest = prepare(config).config.max_model_len
+    if length > longest:
+        raise ConfigError(
+            f"--input-len and --output-len make {length} tokens, "
+            f"but max_model_len is {longest}; lower one of the two"
+        )
 
 
 def run(

@@ -43,3 +43,11 @@ def test_bad_sizes(hotshoe, null, words: list[str], message: str) -> None:
     ran = hotshoe("bench", "latency", *null, *words)
     assert ran.code == 2
     assert message in ran.err
+
+
+@pytest.mark.parametrize("given", [(), ("--max-model-len", "64")])
+def test_a_length_is_checked_before_the_model_loads(hotshoe, null, monkeypatch, given) -> None:
+    monkeypatch.setattr("hotshoe.cli.bench.workload.open_llm", pytest.fail)
+    ran = hotshoe("bench", "latency", *null, *given, "--input-len", "60", "--output-len", "5")
+    assert (ran.code, ran.out) == (2, "")
+    assert "make 65 tokens, but max_model_len is 64; lower one of the two" in ran.err
