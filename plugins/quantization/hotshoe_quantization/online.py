@@ -39,6 +39,9 @@ STRIP = 1 << 18
 STRIP_THERE = 1 << 24
 
 FLOAT, E4M3, LARGEST = "fp8_e4m3", torch.float8_e4m3fn, 448.0
+#: Of E4M3, its least number with all digits; of float32, the digits that it has more, and its bits
+#: of the exponent.
+LEAST_NORMAL, DIGITS, EXPONENT = 2.0**-6, 2.0**20, 0x7F800000
 #: How many scales are tried for a row of floats, up to twice as large as the least.
 SCALES = 8
 #: What `quantized_floats` makes, as `RECIPE`.
@@ -281,16 +284,34 @@ def quantized_floats(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def _fitted_floats(rows: Tensor) -> tuple[Tensor, Tensor]:
     wide = rows.float()
-    least = wide.abs().amax(1, keepdim=True) / LARGEST
+    sizes = wide.abs()
+    least = sizes.amax(1, keepdim=True) / LARGEST
     least = torch.where(least == 0, torch.ones_like(least), least)
     best, fewest = least, torch.full_like(least, torch.inf)
+    found, powers = torch.empty_like(sizes), torch.empty_like(sizes)
     for step in range(SCALES):
         scale = least * 2 ** (step / SCALES)
-        errors = torch.addcmul(wide, (wide / scale).to(E4M3).float(), scale, value=-1)
+        round_floats(torch.div(sizes, scale, out=found), powers)
+        errors = torch.addcmul(sizes, found, scale, value=-1, out=found)
         error = torch.linalg.vector_norm(errors, dim=1, keepdim=True)
         best = torch.where(error < fewest, scale, best)
         fewest = torch.minimum(error, fewest)
     return (wide / best).clamp_(-LARGEST, LARGEST).to(E4M3), best
+
+
+def round_floats(sizes: Tensor, powers: Tensor) -> None:
+    """Round float32 from 0 to `LARGEST` in place to values of E4M3.
+
+    It is several times as fast as a cast and the way back. A sum with a number that is `DIGITS`
+    larger keeps the digits that E4M3 has: three behind the first, and none below the least.
+
+    Args:
+        sizes: Contiguous.
+        powers: Of the same form; for the powers of two below them.
+    """
+    torch.bitwise_and(sizes.view(torch.int32), EXPONENT, out=powers.view(torch.int32))
+    powers.mul_(DIGITS).clamp_(min=LEAST_NORMAL * DIGITS)
+    sizes.add_(powers).sub_(powers)
 
 
 class MixedGroups(Grouped):

@@ -5,6 +5,7 @@ import torch
 
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, Linear, Matrix
+from hotshoe.layers.wrapped import placed_format
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
 from hotshoe_quantization import online
@@ -23,6 +24,7 @@ from hotshoe_quantization.online import (
     int8_weights,
     quantized_floats,
     quantized_groups,
+    round_floats,
 )
 
 METHODS = [(int8, "int8", 0.03), (fp8, "fp8_e4m3", 0.06)]
@@ -103,6 +105,17 @@ def test_rows_of_floats_have_the_scales_that_err_least(monkeypatch):
     assert not values[3].float().any() and scales[3] == 1
 
 
+def test_floats_are_rounded_as_a_cast_does():
+    ends = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    around = [torch.nextafter(ends, torch.tensor(end)) for end in (0.0, 448.0)]
+    halves = (ends[1:] + ends[:-1]) / 2
+    drawn = 448 * torch.rand(4096) * torch.rand(4096) ** 8
+    sizes = torch.cat([ends, *around, halves, drawn])
+    wanted = sizes.to(torch.float8_e4m3fn).float()
+    round_floats(sizes, torch.empty_like(sizes))
+    assert torch.equal(sizes, wanted)
+
+
 def test_only_floats_are_fitted_while_loading():
     method, given = fp8_mixed(), {"weight": [torch.randn(4, 64)], "bias": [torch.randn(4)]}
     made = method.canonical("model.layers.0.mlp.up_proj", given)
@@ -110,6 +123,14 @@ def test_only_floats_are_fitted_while_loading():
     for name in ("self_attn.q_proj", "mlp.down_proj", "mlp.experts.3.up_proj"):
         layer = f"model.layers.0.{name}"
         assert method.recipe(layer) is None and method.canonical(layer, given) is given
+
+
+def test_floats_are_fitted_where_their_weights_go():
+    there = DeviceFacts("plain", "meta", "", "arch7", 1 << 30, 1)  # which keeps no numbers
+    method, layer = placed_format(fp8_mixed(), there), "model.layers.0.mlp.up_proj"
+    made = method.canonical(layer, {"weight": [torch.randn(4, 64)]})
+    assert [made[name][0].device.type for name in ("weight", "weight_scale")] == ["meta", "meta"]
+    assert method.recipe(layer).endswith("on meta arch7")
 
 
 def test_blocks_of_floats_are_those_of_published_checkpoints():
