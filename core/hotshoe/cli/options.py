@@ -61,6 +61,9 @@ SAMPLING_DEFAULTS: dict[str, Any] = {"max_tokens": 128}
 #: Of options with entries: the key of a value that is one word.
 LONE = {"speculative_config": "method"}
 
+#: Short forms of flags, by field.
+SHORT = {"optimization_level": "-O"}
+
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 _ABSENT = argparse.SUPPRESS
@@ -201,8 +204,9 @@ def _add(
     else:
         form = {"type": _reader(origin, types.NoneType in types_of), "choices": choices}
         form["metavar"] = None if choices else METAVARS[origin]
-    flag = "--" + name.replace("_", "-")
-    group.add_argument(flag, default=_ABSENT, help=text, **form)
+    flags = [SHORT[name]] if name in SHORT else []
+    flags.append("--" + name.replace("_", "-"))
+    group.add_argument(*flags, default=_ABSENT, help=text, **form)
 
 
 def _reader(kind: Any, optional: bool) -> Any:

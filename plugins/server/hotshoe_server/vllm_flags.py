@@ -76,7 +76,6 @@ SHORT: Mapping[str, str] = {
     "-asc": "--api-server-count",
     "-cc": "--compilation-config",
     "-ac": "--attention-config",
-    "-O": "--optimization-level",
 }
 _ALWAYS = "this is always so here"
 _RECORDED = "what is recorded is found out; --optimization-level bounds it"
@@ -297,7 +296,7 @@ SAME: tuple[str, ...] = (
     *("--return-tokens-as-token-ids", "--trust-request-chat-template"),
     *("--generation-config", "--hf-overrides", "--host", "--kv-cache-dtype"),
     *("--kv-cache-memory-bytes", "--load-format", "--max-logprobs", "--max-model-len"),
-    "--logits-processors",
+    *("--logits-processors", "--optimization-level", "-O"),
     *("--master-addr", "--master-port", "--model-impl", "--nnodes"),
     *("--max-num-batched-tokens", "--max-num-seqs", "--pipeline-parallel-size", "--port"),
     *("--quantization",),
@@ -370,8 +369,6 @@ def _named(name: str, value: str, say: Callable[[str], None]) -> str:
 def _long(word: str) -> tuple[str, str, str]:
     """Return a flag's long name, the `=` if there is one, and what follows."""
     name, equals, value = word.partition("=")
-    if name.startswith("-O") and name[2:].isdecimal():
-        return SHORT["-O"], "=", name[2:]
     if name.startswith("-O."):  # as older versions spell it
         return SHORT["-cc"] + name[2:], equals, value
     base, dot, path = name.partition(".")

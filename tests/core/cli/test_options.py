@@ -147,6 +147,17 @@ def test_every_field_comes_back_from_its_flag(name: str) -> None:
     assert changed == {name}
 
 
+@pytest.mark.parametrize("words", [["-O", "0"], ["-O0"], ["-O=0"], ["-O1", "-O0"]])
+def test_an_optimization_level_has_a_short_form(words: list[str]) -> None:
+    assert engine_config(parse("demo", *words)) == EngineConfig("demo", optimization_level=0)
+
+
+@pytest.mark.parametrize("words", [["-O9"], ["-O", "x"], ["-O"]])
+def test_a_level_that_is_none_is_refused_by_name(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="optimization.level"):
+        engine_config(parse("demo", *words))
+
+
 def test_no_flag_means_defaults() -> None:
     assert engine_config(parse()) == EngineConfig()
     assert sampling_params(parse()) == SamplingParams(**SAMPLING_DEFAULTS)
