@@ -99,10 +99,18 @@ class Fleet:
 
         Raises:
             UserError: It cannot be loaded as asked. Where it has no room beside the others, the
-                error says what these take.
+                error says what these take. Where it is none, the error says that there are others.
         """
         try:
             return self._build(plan)
+        except CheckpointError as error:
+            if plan not in self.plans[1:]:
+                raise
+            names = ", ".join(other.names[0] for other in self.plans)
+            raise CheckpointError(
+                f"{error}; each MODEL, --model and --models is a model of its own, so these are "
+                f"{len(self.plans)} ({names}): leave out what is no model"
+            ) from error
         except MemoryLimitError as error:
             lines = self.memory_plan()
             if not lines:

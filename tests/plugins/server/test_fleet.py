@@ -13,12 +13,18 @@ from tests.plugins.server.conftest import Gate, Http, RunningServer, ScriptedEng
 from tests.plugins.server.test_serving import children, command_of, wait_for
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError, EngineDeadError, MemoryLimitError, RequestError
+from hotshoe.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineDeadError,
+    MemoryLimitError,
+    RequestError,
+)
 from hotshoe_server.admission import AdminDoor
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.fleet import Fleet, in_thread, make_served, make_state
-from hotshoe_server.plans import make_plans
+from hotshoe_server.plans import Plan, make_plans
 
 NAMES = ("one", "two", "three")
 
@@ -377,3 +383,15 @@ def test_a_killed_engine_leaves_the_other_model_serving(run_server) -> None:
     wait_for(lambda: set(states().values()) == {"ready"})
     assert [ask(server, name).status_code for name in ("demo", "two")] == [200] * 2
     assert server.stop() == 0
+
+
+def test_a_model_too_many_is_told_from_a_lone_one() -> None:
+    def build(plan: Plan) -> Any:
+        raise CheckpointError(f"no model at {plan.engine.model}")
+
+    plans = make_plans(EngineConfig("demo"), ServerConfig(models={"extra": "extra"}), True)
+    fleet = Fleet(plans, EngineConfig(), build, pytest.fail, print)
+    with pytest.raises(CheckpointError, match=r"at extra; .* these are 2 \(demo, extra\): leave"):
+        fleet.build(plans[1])
+    with pytest.raises(CheckpointError, match="^no model at other$"):  # one that is loaded later
+        fleet.build(Plan(ServerConfig(), EngineConfig("other")))
