@@ -393,5 +393,5 @@ def test_a_model_too_many_is_told_from_a_lone_one() -> None:
     fleet = Fleet(plans, EngineConfig(), build, pytest.fail, print)
     with pytest.raises(CheckpointError, match=r"at extra; .* these are 2 \(demo, extra\): leave"):
         fleet.build(plans[1])
-    with pytest.raises(CheckpointError, match="^no model at other$"):  # one that is loaded later
+    with pytest.raises(CheckpointError, match=r"^no model at other$"):  # one that is loaded later
         fleet.build(Plan(ServerConfig(), EngineConfig("other")))
