@@ -28,6 +28,7 @@ ARCHITECTURES = {
     "GPT2LMHeadModel": "hotshoe_models.gpt2:build",
     "GPTBigCodeForCausalLM": "hotshoe_models.gpt_bigcode:build",
     "GPTJForCausalLM": "hotshoe_models.gptj:build",
+    "GPTNeoForCausalLM": "hotshoe_models.gpt_neo:build",
     "GPTNeoXForCausalLM": "hotshoe_models.gpt_neox:build",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",

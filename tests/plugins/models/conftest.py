@@ -955,6 +955,22 @@ VARIANTS += [
     ),
     Variant("gpt-bigcode", "GPTBigCode", end_to_end=True),
     Variant("gpt-bigcode-heads", "GPTBigCode", {"multi_query": False, "n_inner": 80, **UNTIED}),
+    Variant(
+        "gpt-neo",
+        "GPTNeo",
+        {"attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 6},
+        end_to_end=True,
+    ),
+    Variant(
+        "gpt-neo-global",
+        "GPTNeo",
+        {
+            "attention_types": [[["global"], 3]],
+            "intermediate_size": None,
+            "activation_function": "gelu",
+            **UNTIED,
+        },
+    ),
     Variant("gptj", "GPTJ", {"rotary_dim": 8}, end_to_end=True),
     Variant("gptj-whole-heads", "GPTJ", {"rotary_dim": 16, "activation_function": "relu"}),
     Variant("opt", "OPT", {"ffn_dim": 96}, end_to_end=True),
