@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hotshoe_server.errors import CATALOG
 from hotshoe_server.vllm_flags import FLAGS as VLLM_FLAGS
 
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -109,6 +110,23 @@ def test_every_endpoint_is_on_the_page(root: Path, pages) -> None:
     assert routes >= {"/v1/completions", "/live", "/metrics"}
     named = {path.rsplit("/{")[0] for path in routes}
     assert [path for path in sorted(named) if f"`{path}" not in page] == []
+
+
+def test_every_code_of_errors_is_on_the_page(root: Path, pages) -> None:
+    rows = rows_below(pages[root / "docs/reference/http-api.md"], "Errors")
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    named = {
+        code: statuses for statuses, codes in cells for code in re.findall("`([a-z_]+)`", codes)
+    }
+    assert named.keys() == CATALOG.keys()
+    assert [code for code, kind in CATALOG.items() if str(kind.status) not in named[code]] == []
+
+
+def test_bodies_of_requests_say_their_type(pages) -> None:
+    asked = [(place, words) for place, words in shell_lines(pages) if words[:1] == ["curl"]]
+    sent = [(place, words) for place, words in asked if "-d" in words]
+    assert len(sent) > 5
+    assert [place for place, words in sent if "content-type: application/json" not in words] == []
 
 
 def test_the_rooms_of_core_are_drawn_as_they_are(root: Path, pages) -> None:
