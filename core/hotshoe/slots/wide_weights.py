@@ -24,6 +24,8 @@ Supports = Callable[[LinearSpec, DeviceFacts], Verdict]
 Build = Callable[[LinearSpec, DeviceFacts], LinearOp]
 #: Behind whoever multiplies a weight as it is stored.
 SCORE = 50
+#: What verdicts of such kernels say.
+HELD = "held as "
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -48,6 +50,11 @@ def supports_rounding(judge_plain: Supports) -> Supports:
         return _judge(spec, judge_plain(_plain(spec), facts), more)
 
     return judge
+
+
+def holds_plain(verdict: Verdict) -> bool:
+    """Tell whether a kernel said that it holds quantized weights as plain numbers."""
+    return HELD in verdict.reason
 
 
 def linear(kernel: Build) -> type[Any]:
@@ -117,7 +124,7 @@ def _judge(spec: LinearSpec, verdict: Verdict, more: str) -> Verdict:
         return refuse(f"weights of {spec.weight} are not brought to plain numbers")
     if not verdict.accepted:
         return verdict
-    held = f"held as {spec.dtype}, {BYTES[spec.dtype]} bytes a weight"
+    held = f"{HELD}{spec.dtype}, {BYTES[spec.dtype]} bytes a weight"
     return accept(SCORE, f"{verdict.reason}; {held}{more}")
 
 

@@ -17,6 +17,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import HOOK
 from hotshoe.slots import PLAIN_LAYOUT, REFERENCE, SLOTS, Candidate, KVLayout
 from hotshoe.slots.show import words_of
+from hotshoe.slots.wide_weights import holds_plain
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import clean, in_dtype
 from hotshoe_conformance.subject import declared_layout, offered
@@ -82,7 +83,8 @@ def _glance(found: Mapping[str, Mapping[str, _Judge]]) -> list[str]:
         "",
         "Candidates that take some specification of a kind, the highest score first; the first",
         "that takes a model's own specification serves. Where there is none (a dash), core's",
-        "reference does. Libraries of others count only where they are installed; here none is.",
+        "reference does; for quantized weights, a kernel of plain numbers may, which holds them as",
+        "such. Libraries of others count only where they are installed; here none is.",
         "",
         f"| platform | targets | {' | '.join(columns)} |",
         "|---" * (len(columns) + 2) + "|",
@@ -147,8 +149,8 @@ class _Judge:
             specs = [spec for _, spec in _rows(slot) if counts(spec)]
             best = {}
             for candidate in self._own(slot):
-                asked = (candidate.ask(spec, self.target.facts).score for spec in specs)
-                scores = [score for score in asked if score is not None]
+                asked = (candidate.ask(spec, self.target.facts) for spec in specs)
+                scores = [v.score for v in asked if v.score is not None and not holds_plain(v)]
                 if scores:
                     best[candidate.name] = max(scores)
             names = sorted(best, key=lambda name: (-best[name], name))

@@ -47,6 +47,7 @@ def test_each_takes_its_own_and_none_what_its_kernel_cannot_take() -> None:
     rounded = replace(SPEC, activation=TOKEN)
     verdict = alone(replace(SPEC, dtype="bfloat16"), HERE)
     assert verdict.score == wide_weights.SCORE and "2 bytes a weight" in verdict.reason
+    assert wide_weights.holds_plain(verdict) and not wide_weights.holds_plain(accept(1, "native"))
     assert rounding(rounded, HERE).accepted and not alone(rounded, HERE).accepted
     assert not rounding(SPEC, HERE).accepted
     for weight in (None, QuantSpec("mxfp4", "group", 32), replace(GROUPS, packing="words")):

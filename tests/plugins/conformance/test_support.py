@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotshoe.platform import DeviceFacts, Target
-from hotshoe.slots import REFERENCE, GatedActivationSpec, accept, refuse
+from hotshoe.slots import REFERENCE, GatedActivationSpec, accept, refuse, wide_weights
 from hotshoe_conformance.support import _glance, _Judge, page, row_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +45,10 @@ def test_targets_that_serve_the_same_share_a_column(installed, offer) -> None:
 
 
 def test_at_a_glance(offer) -> None:
-    """Names of candidates, the highest score first; targets that have the same share a row."""
+    """Names of candidates, the highest score first; targets that have the same share a row.
+
+    One that holds quantized weights as plain numbers multiplies no FP8.
+    """
 
     def any_of(score: int, *chips: str):
         return lambda spec, facts: accept(score) if facts.name in chips else refuse("no such chip")
@@ -53,10 +56,16 @@ def test_at_a_glance(offer) -> None:
     def cache(spec, facts: DeviceFacts):
         return accept(9) if spec.kv_dtype == "float8_e4m3fn" else refuse("bytes alone")
 
+    def plain(spec, facts: DeviceFacts):
+        if spec.weight is None:
+            return accept(9)
+        return wide_weights.supports_rounding(lambda spec, facts: accept(9))(spec, facts)
+
     candidates = [
         replace(offer("attention", "m:f", any_of(1, "a", "b")), name="low"),
         replace(offer("attention", "m:f", cache), name="eight"),
         replace(offer("lora", "m:f", any_of(5, "c")), name="added"),
+        replace(offer("linear", "m:f", plain), name="rounding"),
         replace(offer("attention", "m:f"), name=REFERENCE),
     ]
     by_slot = defaultdict(list)
