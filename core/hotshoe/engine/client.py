@@ -181,32 +181,42 @@ class EngineStats:
 
 
 class EngineStatus(Protocol):
-    """An engine as whoever watches it sees it.
-
-    Attributes:
-        config: The engine's resolved configuration.
-        info: What the engine is made of.
-        tokenizer: None with `skip_tokenizer_init`.
-        is_paused: `pause` was called, and no `resume` since.
-        is_sleeping: `sleep` was called, and no full `wake_up` since.
-        num_restarts: How many times the engine died and a new one took over.
-        is_over: The engine has ended, and no other one will take over.
-    """
+    """An engine as whoever watches it sees it."""
 
     @property
-    def config(self) -> ResolvedConfig: ...
+    def config(self) -> ResolvedConfig:
+        """The resolved configuration."""
+        ...
+
     @property
-    def info(self) -> EngineInfo: ...
+    def info(self) -> EngineInfo:
+        """What the engine is made of."""
+        ...
+
     @property
-    def tokenizer(self) -> Tokenizer | None: ...
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, None with `skip_tokenizer_init`."""
+        ...
+
     @property
-    def is_paused(self) -> bool: ...
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and no `resume` since."""
+        ...
+
     @property
-    def is_sleeping(self) -> bool: ...
+    def is_sleeping(self) -> bool:
+        """Whether `sleep` was called, and no full `wake_up` since."""
+        ...
+
     @property
-    def num_restarts(self) -> int: ...
+    def num_restarts(self) -> int:
+        """How many times the engine died and a new one took over."""
+        ...
+
     @property
-    def is_over(self) -> bool: ...
+    def is_over(self) -> bool:
+        """Whether the engine has ended, and no other one will take over."""
+        ...
 
     async def stats(self) -> EngineStats:
         """Return the present counts.

@@ -131,30 +131,37 @@ class AsyncEngine(Control):
 
     @property
     def config(self) -> ResolvedConfig:
+        """The resolved configuration."""
         return self._info.config
 
     @property
     def info(self) -> EngineInfo:
+        """What the engine is made of."""
         return self._info
 
     @property
     def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, None with `skip_tokenizer_init`."""
         return self._link.tokenizer
 
     @property
     def is_paused(self) -> bool:
+        """Whether `pause` was called, and no `resume` since."""
         return self._state.is_paused
 
     @property
     def is_sleeping(self) -> bool:
+        """Whether `sleep` was called, and no full `wake_up` since."""
         return self._state.is_sleeping
 
     @property
     def num_restarts(self) -> int:
+        """How many times the engine died and a new one took over."""
         return self._info.num_restarts
 
     @property
     def is_over(self) -> bool:
+        """Whether the engine has ended, and no other one will take over."""
         return self._link.is_over
 
     async def generate(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TextPrompt, TokensPrompt
-from hotshoe.engine.client import EngineClient, EngineStats
+from hotshoe.engine.client import EngineClient, EngineStats, EngineStatus
 from hotshoe.engine.wire.messages import State
 from hotshoe.errors import EngineDeadError, QueueFullError, RequestError
 from hotshoe.types import FinishReason
@@ -572,3 +572,10 @@ def test_statistics_count_everything(start: Start, transport: str) -> None:
     assert stats.num_finished == {"length": 2}
     assert stats.num_steps >= 6 and stats.last_step_s > 0 and stats.last_step_tokens == 1
     assert stats.kv_cache_usage == 0
+
+
+@pytest.mark.parametrize("owner", [AsyncEngine, EngineStatus])
+def test_every_property_says_what_it_is(owner: type) -> None:
+    found = {n: p for n, p in vars(owner).items() if isinstance(p, property) and n[0] != "_"}
+    assert {"config", "is_paused", "is_over"} <= found.keys()
+    assert all(member.__doc__ for member in found.values())
