@@ -1,7 +1,9 @@
 """Gemma 4 (text): heads of two sizes, layers that share keys and values, per-layer inputs, and
 experts beside the MLP, as far as a variant has them.
 
-Defaults are those of transformers' Gemma4TextConfig.
+Gemma 4 Unified (12B) has neither per-layer inputs nor experts.
+
+Defaults are those of transformers' Gemma4TextConfig and Gemma4UnifiedTextConfig.
 """
 
 from __future__ import annotations
@@ -62,6 +64,21 @@ DEFAULTS = {
     "top_k_experts": None,
     "moe_intermediate_size": None,
 }
+#: What Gemma 4 Unified does without.
+PARTS = {
+    "vocab_size_per_layer_input",
+    "hidden_size_per_layer_input",
+    "enable_moe_block",
+    "num_experts",
+    "top_k_experts",
+    "moe_intermediate_size",
+}
+UNIFIED_DEFAULTS = {
+    **{key: value for key, value in DEFAULTS.items() if key not in PARTS},
+    "max_position_embeddings": 262144,
+    "sliding_window": 1024,
+    "use_bidirectional_attention": "vision",
+}
 #: Of layers that attend to everything, where no `per_layer_config` says it.
 GLOBAL_HEAD_DIM = 512
 ROPE = {
@@ -82,7 +99,15 @@ EXPERTS = MoeNames(
 
 def build(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
     """Build Gemma4ForCausalLM."""
-    config = with_defaults(config, DEFAULTS)
+    return _decoder(with_defaults(config, DEFAULTS), ctx)
+
+
+def build_unified(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
+    """Build Gemma4UnifiedForCausalLM."""
+    return _decoder(with_defaults(config, UNIFIED_DEFAULTS), ctx)
+
+
+def _decoder(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
     if config.get("use_bidirectional_attention") not in (None, "vision"):
         raise refuse(config, "use_bidirectional_attention", "attends to earlier tokens only")
     types = layer_types(config, lambda i: SLIDING if (i + 1) % PATTERN else FULL)

@@ -34,6 +34,7 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",
     "Gemma3nForCausalLM": "hotshoe_models.gemma3n:build",
     "Gemma4ForCausalLM": "hotshoe_models.gemma4:build",
+    "Gemma4UnifiedForCausalLM": "hotshoe_models.gemma4:build_unified",
     "Glm4ForCausalLM": "hotshoe_models.glm:build_glm4",
     "Glm4MoeLiteForCausalLM": "hotshoe_models.glm_lite:build",
     "Glm4MoeForCausalLM": "hotshoe_models.glm_moe:build_glm",
@@ -124,6 +125,7 @@ COMPOSITES = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
+    "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "Glm46VForConditionalGeneration": {
         "glm4v_text": "Glm4vTextModel",
         "glm4v_moe_text": "Glm4vMoeTextModel",
@@ -177,6 +179,7 @@ LENGTHS = {
         "Gemma3": 131072,
         "Gemma3n": 32768,
         "Gemma4": 131072,
+        "Gemma4Unified": 262144,
         "Llama4": 131072,
     }.items()
     for use in ("CausalLM", "ConditionalGeneration")

@@ -1373,6 +1373,30 @@ VARIANTS += [
         undivided=True,
     ),
     Variant(
+        "gemma4-unified",
+        "Gemma4Unified",
+        {"head_dim": 16, "sliding_window": 6, "global_head_dim": 24, "num_hidden_layers": 7},
+        raw=True,
+        end_to_end=True,
+    ),
+    Variant(
+        "gemma4-unified-seeing",
+        "Gemma4Unified",
+        {
+            **GEMMA4_OLDER,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "layer_types": WINDOWS,
+            "attention_k_eq_v": True,
+            "final_logit_softcapping": 5.0,
+            **TIED,
+        },
+        whole={
+            "vision_config": {"patch_size": 4, "mm_embed_dim": 32, "mm_posemb_size": 6},
+            "audio_config": None,
+        },
+    ),
+    Variant(
         "mistral3",
         "Mistral3",
         {"model_type": "mistral", "head_dim": 24, "sliding_window": None, **UNTIED},
@@ -1872,6 +1896,7 @@ CONFIG_CLASSES = {
     "Gemma3": "Gemma3TextConfig",
     "Gemma3n": "Gemma3nTextConfig",
     "Gemma4": "Gemma4TextConfig",
+    "Gemma4Unified": "Gemma4UnifiedTextConfig",
     "Qwen3_5": "Qwen3_5TextConfig",
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
     "Llama4": "Llama4TextConfig",

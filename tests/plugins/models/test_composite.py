@@ -87,7 +87,10 @@ def test_published_files_may_be_flat(selector_context):
         build(flat("Qwen3VLForConditionalGeneration"), selector_context)
 
 
-@pytest.mark.parametrize("name", ["connector.weight", "image_newline", "visual.x.weight"])
+@pytest.mark.parametrize(
+    "name",
+    ["connector.weight", "image_newline", "visual.x.weight", "vision_embedder.pos_norm.bias"],
+)
 def test_parts_beside_the_text_are_passed_over(name, selector_context):
     text = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 64}
     config = described("SmolVLMForConditionalGeneration", {**text, "num_attention_heads": 4})

@@ -43,6 +43,17 @@ def test_parameters_are_theirs(build_family, values):
     assert counted == sum(p.numel() for p in theirs.parameters()) + scales
 
 
+def test_unified_has_neither_inputs_of_layers_nor_experts(build_family):
+    values = {"num_hidden_layers": 7, "num_kv_shared_layers": 1}
+    with torch.device("meta"):
+        config = transformers.Gemma4UnifiedTextConfig(**values)
+        theirs = transformers.Gemma4UnifiedForCausalLM(config)
+    ctx = build_family("Gemma4Unified", sized=False, **values)
+    counted = sum(math.prod(weight.shape) for weight in ctx.weights.expected.values())
+    assert counted == sum(p.numel() for p in theirs.parameters()) + 7
+    assert [window for window, _, _ in sizes(ctx)] == [1024] * 5 + [None]
+
+
 def test_both_spellings_of_sizes_mean_the_same(build_family):
     types = [SLIDING, FULL]
     more = {**SMALL, "layer_types": types, "sliding_window": 9, "attention_k_eq_v": True}

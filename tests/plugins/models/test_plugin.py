@@ -75,6 +75,7 @@ DEFAULTS = {
     "Gemma3TextConfig": gemma.GEMMA3_DEFAULTS,
     "Gemma3nTextConfig": gemma3n.DEFAULTS,
     "Gemma4TextConfig": gemma4.DEFAULTS,
+    "Gemma4UnifiedTextConfig": gemma4.UNIFIED_DEFAULTS,
     "Phi3Config": phi3.DEFAULTS,
     "PhimoeConfig": phi_moe.DEFAULTS,
     "GraniteConfig": granite.DEFAULTS,
