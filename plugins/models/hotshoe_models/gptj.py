@@ -1,7 +1,7 @@
 """GPT-J: one layer norm before attention and MLP, which run in parallel; neighboring channels of
-the first part of each head are rotated in pairs.
+the first part of each head are rotated in pairs. CodeGen stacks q, v and k by fourths of the heads.
 
-Defaults are those of transformers' GPTJConfig.
+Defaults are those of transformers' GPTJConfig, which CodeGenConfig has too.
 """
 
 from dataclasses import replace
@@ -49,10 +49,29 @@ NAMES = WeightNames(
     bare=(r"^(?=(wte|h|ln_f)\.)", "transformer."),
     unused=(r"\.attn\.(masked_)?bias$",),
 )
+#: Shares of the heads that CodeGen was trained in.
+SHARDS = 4
+CODEGEN_NAMES = replace(
+    NAMES,
+    qkv=("attn.qkv_proj",),
+    qkv_shards=SHARDS,
+    unused=(r"\.attn\.causal_mask$",),
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build GPTJForCausalLM."""
+    return _decoder(config, ctx, NAMES)
+
+
+def build_codegen(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build CodeGenForCausalLM."""
+    if with_defaults(config, DEFAULTS).size("n_head") % SHARDS:
+        raise refuse(config, "n_head", f"has stacked q, v and k of {SHARDS} shares of the heads")
+    return _decoder(config, ctx, CODEGEN_NAMES)
+
+
+def _decoder(config: ModelConfig, ctx: BuildContext, names: WeightNames) -> DenseDecoder:
     config = with_defaults(config, DEFAULTS)
     if flag(config, "tie_word_embeddings"):
         raise refuse(config, "tie_word_embeddings", "has an output matrix with a bias")
@@ -78,6 +97,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         parallel=True,
         mlp_bias=True,
         lm_head_bias=True,
-        names=NAMES,
+        names=names,
     )
     return DenseDecoder(spec, ctx)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hotshoe.layers import Split
 from hotshoe_models.spec import DecoderSpec
 
@@ -18,9 +20,29 @@ def with_gates(split: Split, spec: DecoderSpec) -> tuple[Split, int]:
     return Split((*gates, *queries, *shifted)), end - begin
 
 
+def in_checkpoint(split: Split, spec: DecoderSpec) -> Split:
+    """Return where rows of q, k and v are in a checkpoint, which may have them by groups."""
+    if spec.names.grouped_qkv:
+        return ungrouped(split, spec)
+    return unsharded(split, spec) if spec.names.qkv_shards else split
+
+
+def unsharded(split: Split, spec: DecoderSpec) -> Split:
+    """Return where rows of q, k and v are that a checkpoint has share by share of the heads, in
+    each of them queries before values before keys."""
+    width = spec.num_heads // spec.names.qkv_shards
+
+    def place(head: int) -> int:
+        part, at = divmod(head, spec.num_heads)
+        share, at = divmod(at, width)
+        return (3 * share + (0, 2, 1)[part]) * width + at
+
+    return _heads(split, spec, place)
+
+
 def ungrouped(split: Split, spec: DecoderSpec) -> Split:
     """Return where rows of q, k and v are that a checkpoint has kv head by kv head."""
-    queries, dim = spec.num_heads // spec.num_kv_heads, spec.head_dim
+    queries = spec.num_heads // spec.num_kv_heads
 
     def place(head: int) -> int:
         group, at = divmod(head, queries)
@@ -29,5 +51,10 @@ def ungrouped(split: Split, spec: DecoderSpec) -> Split:
             at = queries + part
         return group * (queries + 2) + at
 
+    return _heads(split, spec, place)
+
+
+def _heads(split: Split, spec: DecoderSpec, place: Callable[[int], int]) -> Split:
+    dim = spec.head_dim
     heads = [h for begin, end in split.ranges for h in range(begin // dim, end // dim)]
     return Split(tuple((place(h) * dim, (place(h) + 1) * dim) for h in heads))

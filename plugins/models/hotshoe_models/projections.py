@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hotshoe.layers import BuildContext, Matrix, QkNorm, Section
 from hotshoe.slots import AttentionSpec
-from hotshoe_models.head_rows import ungrouped, with_gates
+from hotshoe_models.head_rows import in_checkpoint, with_gates
 from hotshoe_models.mlps import parts_of
 from hotshoe_models.spec import DecoderSpec
 
@@ -36,7 +36,7 @@ def qkv_matrix(spec: DecoderSpec, ctx: BuildContext, i: int) -> tuple[Matrix, in
         spec.layers[i].qkv_inputs or spec.hidden_size,
         bias=spec.qkv_bias,
         quantize=spec.quantizes("qkv", ctx.format),
-        outputs=ungrouped(outputs, spec) if names.grouped_qkv else outputs,
+        outputs=in_checkpoint(outputs, spec),
         transposed=spec.transposed,
     )
     return matrix, gates

@@ -23,6 +23,8 @@ class WeightNames:
         positions: A vector for each position, added to embeddings; None for none.
         qkv: One name per matrix, or one for the three stacked.
         grouped_qkv: The stacked rows are, for each kv head: its queries, its key, its value.
+        qkv_shards: The stacked rows are, for each of so many shares of the heads: their queries,
+            their values, their keys; 0 for none.
         gate: Of `gated_attention`, the matrix of gates; None where rows of queries hold them.
         gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
         activation: Of an activation that has weights.
@@ -47,6 +49,7 @@ class WeightNames:
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     positions: str | None = None
     grouped_qkv: bool = False
+    qkv_shards: int = 0
     gate: str | None = None
     qk_norm: tuple[str, str] | None = None
     wide_qk_norm: bool = False

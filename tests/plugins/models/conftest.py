@@ -971,6 +971,7 @@ VARIANTS += [
             **UNTIED,
         },
     ),
+    Variant("codegen", "CodeGen", {"num_attention_heads": 8, "rotary_dim": 4}, end_to_end=True),
     Variant("gptj", "GPTJ", {"rotary_dim": 8}, end_to_end=True),
     Variant("gptj-whole-heads", "GPTJ", {"rotary_dim": 16, "activation_function": "relu"}),
     Variant("opt", "OPT", {"ffn_dim": 96}, end_to_end=True),

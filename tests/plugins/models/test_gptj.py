@@ -18,6 +18,14 @@ def test_pairs_of_neighbors_are_rotated(build_family) -> None:
     assert (spec.rotary_dim, spec.head_dim, spec.interleaved) == (8, 16, True)
 
 
+def test_heads_of_codegen_come_in_fourths(build_family) -> None:
+    weights = build_family("CodeGen", **SIZES).weights
+    assert weights.expected["transformer.h.1.attn.qkv_proj.weight"].shape == (192, 64)
+    assert not weights.wants("transformer.h.0.attn.causal_mask")
+    with pytest.raises(CheckpointError, match=r"n_head is 2.*4 shares"):
+        build_family("CodeGen", **{**SIZES, "n_head": 2})
+
+
 @pytest.mark.parametrize(("values", "message"), BAD)
 def test_bad_values_are_named(build_family, values, message) -> None:
     with pytest.raises(CheckpointError, match=message):

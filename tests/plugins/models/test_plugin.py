@@ -91,6 +91,7 @@ DEFAULTS = {
     "Qwen3MoeConfig": qwen_moe.QWEN3_MOE_DEFAULTS,
     "Qwen3NextConfig": qwen_next.DEFAULTS,
     "GPTBigCodeConfig": gpt_bigcode.DEFAULTS,
+    "CodeGenConfig": gptj.DEFAULTS,
     "GPTNeoConfig": gpt_neo.DEFAULTS,
     "GPTJConfig": gptj.DEFAULTS,
     "GptOssConfig": gpt_oss.DEFAULTS,
@@ -161,6 +162,7 @@ UNREAD |= {"mtp_layer_types", "mtp_mlp_layer_types", "residual_in_fp32", "use_ma
 UNREAD |= {"use_mambapy", "use_associative_scan", "rescale_prenorm_residual"}
 UNREAD |= {f"time_step_{what}" for what in ("floor", "init_scheme", "min", "max", "scale")}
 UNREAD |= {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}  # as all do here
+UNREAD |= {"n_ctx"}  # CodeGen's n_positions once more
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
