@@ -133,6 +133,7 @@ COMPOSITES = {
     },
     "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vTextModel"},
     "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeTextModel"},
+    "Idefics2ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {
         "qwen2": "Qwen2ForCausalLM",
@@ -143,6 +144,7 @@ COMPOSITES = {
     },
     "KimiK25ForConditionalGeneration": KIMI,
     "Kimi_K25ForConditionalGeneration": KIMI,
+    "Lfm2VlForConditionalGeneration": {"lfm2": "Lfm2ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "LlavaForConditionalGeneration": {
         "llama": "LlamaForCausalLM",
@@ -155,6 +157,7 @@ COMPOSITES = {
         "granite": "GraniteForCausalLM",
     },
     "LlavaOnevisionForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
+    "MiniCPMV4_6ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",

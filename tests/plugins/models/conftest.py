@@ -1398,6 +1398,27 @@ VARIANTS += [
         },
     ),
     Variant(
+        "lfm2-seeing",
+        "Lfm2Vl",
+        {"model_type": "lfm2", **LFM2, **TIED},
+        whole={"vision_config": {**TOWER, "num_patches": 4}},
+    ),
+    Variant(
+        "minicpm-v",
+        "MiniCPMV4_6",
+        {"model_type": "qwen3_5_text", **DELTA, "head_dim": 16, **UNTIED},
+        whole={"vision_config": TOWER},
+    ),
+    Variant(
+        "idefics2",
+        "Idefics2",
+        {"model_type": "mistral", "sliding_window": 7, **UNTIED},
+        whole={
+            "vision_config": TOWER,
+            "perceiver_config": {"resampler_depth": 1, "resampler_n_latents": 4},
+        },
+    ),
+    Variant(
         "mistral3",
         "Mistral3",
         {"model_type": "mistral", "head_dim": 24, "sliding_window": None, **UNTIED},

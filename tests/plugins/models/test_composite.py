@@ -89,7 +89,13 @@ def test_published_files_may_be_flat(selector_context):
 
 @pytest.mark.parametrize(
     "name",
-    ["connector.weight", "image_newline", "visual.x.weight", "vision_embedder.pos_norm.bias"],
+    [
+        "connector.weight",
+        "image_newline",
+        "visual.x.weight",
+        "merger.mlp.0.linear.weight",
+        "vision_embedder.pos_norm.bias",
+    ],
 )
 def test_parts_beside_the_text_are_passed_over(name, selector_context):
     text = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 64}
