@@ -87,17 +87,17 @@ open: 16 tokens, temperature 1.""".split("\n")
 
 VLLM_HEAD = """\
 `hotshoe serve` takes a command line of `vllm serve`: replace the first two words. It rewrites
-vLLM's flags before it reads them. A flag without effect gets a line of warning. One that cannot be
-honored ends the start with exit code 2 and says what to use. Underscores, `-tp=2`, `32k`
-(thousands), `32K` (of 1,024), `auto`, several words after a list's flag, and lists as JSON are read
-as well. A YAML file given by `--config` takes the names of [our own flags](cli.md).
+vLLM's flags before it reads them. A flag without effect gets a line of warning. If Hotshoe cannot
+honor a flag, the start ends with exit code 2 and a message that names the remedy. These work, too:
+underscores, `-tp=2`, `32k` (thousands), `32K` (of 1,024), `auto`, several words after a list's
+flag, and lists as JSON. A YAML file of `--config` has the names of [Hotshoe's own flags](cli.md).
 
-Flags come first here, then [endpoints](#endpoints), [metrics](#metrics) and
+This page lists flags first, then [endpoints](#endpoints), [metrics](#metrics) and
 [environment variables](#environment-variables).
 
-`vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with `-i` and `-o` as
-there. A message that spells control tokens is text here, unless the server has
-`--allow-special-tokens-in-text`; vLLM takes them for the tokens.""".split("\n")
+`vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with the same `-i` and
+`-o`. Control tokens in a message are plain text here, unless the server has
+`--allow-special-tokens-in-text`. vLLM reads them as control tokens.""".split("\n")
 #: Endpoints of vLLM, in groups, and what stands for those that are not here.
 VLLM_ENDPOINTS = {
     "": """/abort_requests /detokenize /health /inference/v1/generate /invocations /is_sleeping
@@ -113,7 +113,7 @@ VLLM_ENDPOINTS = {
         /init_weight_transfer_engine /start_draft_weight_update /start_weight_update
         /update_weight_version /weight_checker /weight_info""",
     "`/server_info` has the configuration": "/get_world_size",
-    "an engine that dies is started anew (`--engine-restarts`)": """/fault_tolerance/apply
+    "the server starts a new engine when one dies (`--engine-restarts`)": """/fault_tolerance/apply
         /fault_tolerance/status""",
     "a rank takes no code from outside": "/collective_rpc",
     "items of other kinds are not served": "/reset_encoder_cache /reset_mm_cache",
@@ -126,7 +126,7 @@ VLLM_VARIABLES = {
     "CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES": "the same, read by the driver",
     "DO_NOT_TRACK, VLLM_NO_USAGE_STATS": "Hotshoe reports to nobody",
     "HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN": "the same, read by the Hub's library",
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "adapters change over the admin socket, `--admin-socket`",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "`--admin-socket` or `--admin-key-file`",
     "VLLM_API_KEY": "`--api-key-env VLLM_API_KEY`",
     "VLLM_ATTENTION_BACKEND": "`--kernel attention=NAME`",
     "VLLM_BATCH_INVARIANT": "`--batch-invariant`",
@@ -135,7 +135,7 @@ VLLM_VARIABLES = {
     "VLLM_ENGINE_ITERATION_TIMEOUT_S": "`--engine-stall-timeout-s`",
     "VLLM_HOST_IP": "`--master-addr`",
     "VLLM_PLUGINS": "`--disable-plugins`",
-    "VLLM_SERVER_DEV_MODE": "`--admin-socket`",
+    "VLLM_SERVER_DEV_MODE": "`--admin-socket` or `--admin-key-file`",
     "VLLM_TARGET_DEVICE": "`--platform`",
     "VLLM_TORCH_PROFILER_DIR": "`--profile-dir`",
     "VLLM_USE_V2_MODEL_RUNNER, VLLM_WORKER_MULTIPROC_METHOD": "there is one way",
@@ -322,10 +322,15 @@ def _vllm_names() -> list[str]:
         "",
         "## Metrics",
         "",
-        "With `--metrics-names vllm` every metric that has a counterpart",
+        "With `--metrics-names vllm` every metric that vLLM has as well also",
     ]
-    lines += ["is given under its name there as well. [Metrics](metrics.md) has both names."]
-    lines += ["", "## Environment variables", "", "Hotshoe reads none; flags stand for them."]
+    lines += ["appears under vLLM's name. [Metrics](metrics.md) lists both names."]
+    lines += [
+        "",
+        "## Environment variables",
+        "",
+        "`hotshoe serve` has no variables of its own. Flags replace them.",
+    ]
     lines += ["", "| variable | here |", "|---|---|"]
     for names, text in VLLM_VARIABLES.items():
         lines.append(f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |")

@@ -78,11 +78,11 @@ SHORT: Mapping[str, str] = {
     "-ac": "--attention-config",
 }
 _ALWAYS = "this is always so here"
-_RECORDED = "what is recorded is found out; --optimization-level bounds it"
-_FILES = "safetensors are read as they are needed, and nothing else"
+_RECORDED = "the engine chooses the steps to record; --optimization-level bounds them"
+_FILES = "the engine reads safetensors alone, each when it needs it"
 _BALANCER = "start several servers behind a balancer"
-_ONE = "one process computes a layer, or --tensor-parallel-size of them"
-_LOGS = "logs are the matter of --log-format and --access-log"
+_ONE = "--tensor-parallel-size processes compute a layer"
+_LOGS = "--log-format and --access-log control the log"
 _TEXT = "models here read text alone"
 _PROXY = "let the proxy in front of the server do it"
 _DRAFT_MODEL = ("--speculative-config", "draft_model", "--speculative-config.model", VALUE)
@@ -143,7 +143,7 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--allowed-headers", "pages of --allowed-origins may send every header", '["*"]', "*"),
     _ignored("--allowed-methods", "pages of --allowed-origins may use every method", '["*"]', "*"),
     _ignored("--allow-credentials", "keys are sent in a header, cookies are not used", takes=False),
-    _ignored("--swap-space", "what is preempted is computed anew"),
+    _ignored("--swap-space", "the engine computes preempted requests again"),
     _ignored("--max-parallel-loading-workers", "weights are read as they are needed"),
     _ignored("--disable-custom-all-reduce", "--kernel communicator=NAME chooses", takes=False),
     _ignored("--disable-cascade-attn", "--kernel attention=NAME chooses", takes=False),
@@ -152,17 +152,17 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--enable-server-load-tracking", "/load always tells", takes=False),
     _ignored("--exclude-tools-when-tool-choice-none", _ALWAYS, takes=False),
     _ignored("--enable-reasoning", "--reasoning-parser is enough", takes=False),
-    _ignored("--disable-fastapi-docs", "there are none", takes=False),
+    _ignored("--disable-fastapi-docs", "there are no pages of documentation", takes=False),
     _ignored("--disable-hybrid-kv-cache-manager", "the cache follows the model", takes=False),
-    _ignored("--use-v2-block-manager", "there is one", takes=False),
-    _ignored("--preemption-mode", "what is preempted is computed anew", "recompute"),
+    _ignored("--use-v2-block-manager", "there is one block manager", takes=False),
+    _ignored("--preemption-mode", "the engine computes preempted requests again", "recompute"),
     _ignored("--response-role", "answers are the assistant's", "assistant"),
     _ignored("--chat-template-content-format", "parts of text are joined", "auto", "string"),
     _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf", "slow", "mistral"),
     _ignored("--config-format", "config.json is read", "auto", "hf", "mistral"),
-    _ignored("--task", "the model's tasks are found out", "auto", "generate", "embed"),
-    _ignored("--runner", "the model's tasks are found out", "auto", "generate", "pooling"),
-    _ignored("--convert", "the model's tasks are found out", "auto", "none", "embed"),
+    _ignored("--task", "the model's files show its tasks", "auto", "generate", "embed"),
+    _ignored("--runner", "the model's files show its tasks", "auto", "generate", "pooling"),
+    _ignored("--convert", "the model's files show its tasks", "auto", "none", "embed"),
     _ignored("--limit-mm-per-prompt", _TEXT),
     _ignored("--mm-processor-kwargs", _TEXT),
     _ignored("--language-model-only", _TEXT, takes=False),
@@ -175,7 +175,7 @@ FLAGS: tuple[Flag, ...] = (
         "scales are the checkpoint's, or computed for each token",
         takes=False,
     ),
-    _ignored("--root-path", "no path of its own is ever written; the proxy takes the prefix off"),
+    _ignored("--root-path", "the server writes no paths of its own; the proxy removes the prefix"),
     _ignored("--max-seq-len-to-capture", _RECORDED),
     _ignored("--performance-mode", _RECORDED),
     _ignored("--use-tqdm-on-load", "loading shows no bars", takes=False),
@@ -201,11 +201,11 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--data-parallel-rank", _BALANCER, "0"),
     _ignored("--data-parallel-start-rank", _BALANCER, "0"),
     _ignored("--data-parallel-backend", _BALANCER, "mp"),
-    _ignored("--stream-interval", "what came in one step is one chunk", "1"),
+    _ignored("--stream-interval", "a chunk has the tokens of one step", "1"),
     _ignored("--lora-dtype", "adapters have the model's type", "auto"),
     _ignored("--lora-extra-vocab-size", "adapters add no tokens", "0", "256"),
     _ignored("--fully-sharded-loras", "adapters are split as the model is", takes=False),
-    _ignored("--logprobs-mode", "they are of the model's own distribution", "raw_logprobs"),
+    _ignored("--logprobs-mode", "log probabilities are the model's own", "raw_logprobs"),
     _ignored("--show-hidden-metrics-for-version", "--metrics-names vllm shows what there is"),
     _ignored("--kv-cache-metrics", "--metrics-names vllm shows what there is", takes=False),
     _ignored("--enable-mfu-metrics", "--metrics-names vllm shows what there is", takes=False),
@@ -213,13 +213,13 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--disable-access-log-for-endpoints", "there is no access log unless asked for"),
     _ignored("--enable-log-outputs", "texts are never logged", takes=False),
     _ignored("--enable-log-deltas", "texts are never logged", takes=False),
-    _ignored("--log-error-stack", "errors without a known cause are logged so", takes=False),
+    _ignored("--log-error-stack", "the log has stacks of unknown errors", takes=False),
     _ignored("--enable-request-id-headers", _ALWAYS, takes=False),
     _ignored("--enable-prompt-embeds", _ALWAYS, takes=False),
     _ignored("--h11-max-header-count", "--max-header-bytes bounds them"),
     _ignored("--renderer-num-workers", "--api-processes renders and tokenizes"),
     _ignored("--disable-async-output-proc", "--async-scheduling overlaps steps", takes=False),
-    _ignored("--multi-step-stream-outputs", "what came in one step is one chunk", takes=False),
+    _ignored("--multi-step-stream-outputs", "a chunk has the tokens of one step", takes=False),
     _ignored("--tokenizer-pool-size", "texts are tokenized in threads"),
     _ignored("--scheduler-delay-factor", "no prompt waits for others", "0", "0.0"),
     _ignored("--mamba-block-size", "states are kept where blocks end"),
@@ -243,7 +243,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _refused("--logits-processor-pattern", "requests name no code; use --logits-processors"),
     _refused("--io-processor-plugin", "an installed plugin adds endpoints"),
-    _refused("--scheduler-cls", "the scheduler is one"),
+    _refused("--scheduler-cls", "there is one scheduler"),
     _refused("--worker-cls", "an installed plugin adds executors (hook hotshoe_executors)"),
     _refused("--worker-extension-cls", "an installed plugin adds endpoints"),
     _refused("--reasoning-config", "requests have thinking_token_budget; use --reasoning-parser"),
@@ -269,13 +269,13 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--enable-layerwise-nvtx-tracing", "POST /start_profile", takes=False),
     _refused("--additional-config", "use --platform-options.NAME VALUE"),
     _refused("--weight-transfer-config", "POST /update_weights"),
-    _refused("--ssl-ciphers", f"those of the library are taken; {_PROXY}"),
+    _refused("--ssl-ciphers", f"the library chooses them; {_PROXY}"),
     _refused("--tokens-only", "use --skip-tokenizer-init", takes=False),
     _refused("--enable-offline-docs", "there are no pages of documentation", takes=False),
     _refused("--enable-return-routed-experts", "answers do not name experts", takes=False),
     _refused("--num-lookahead-slots", "use --speculative-config"),
     _refused("--override-neuron-config", "there is no such platform"),
-    _refused("--allow-deprecated-quantization", "there are none", takes=False),
+    _refused("--allow-deprecated-quantization", "no format is deprecated", takes=False),
     _refused("--num-scheduler-steps", "--async-scheduling overlaps steps"),
     _refused("--headless", "engines and servers are not started apart", takes=False),
     _refused("--disable-sliding-window", "the window is the model's", takes=False),
