@@ -10,6 +10,7 @@ ARCHITECTURES = {
     "ApertusForCausalLM": "hotshoe_models.apertus:build",
     "ArceeForCausalLM": "hotshoe_models.arcee:build",
     "BambaForCausalLM": "hotshoe_models.bamba:build",
+    "BioGptForCausalLM": "hotshoe_models.biogpt:build",
     "CodeGenForCausalLM": "hotshoe_models.gptj:build_codegen",
     "Cohere2ForCausalLM": "hotshoe_models.cohere:build_cohere2",
     "Cohere2MoeForCausalLM": "hotshoe_models.cohere:build_moe",

@@ -974,6 +974,8 @@ VARIANTS += [
     Variant("codegen", "CodeGen", {"num_attention_heads": 8, "rotary_dim": 4}, end_to_end=True),
     Variant("gptj", "GPTJ", {"rotary_dim": 8}, end_to_end=True),
     Variant("gptj-whole-heads", "GPTJ", {"rotary_dim": 16, "activation_function": "relu"}),
+    Variant("biogpt", "BioGpt", end_to_end=True),
+    Variant("biogpt-unscaled", "BioGpt", {"scale_embedding": False, **UNTIED}),
     Variant("opt", "OPT", {"ffn_dim": 96}, end_to_end=True),
     Variant("opt-without-biases", "OPT", {"ffn_dim": 96, "enable_bias": False, **UNTIED}),
     Variant("falcon", "Falcon", {"ffn_hidden_size": 96}, end_to_end=True),

@@ -6,6 +6,7 @@ import pytest
 
 #: Parameters of the published models that the families' defaults describe.
 PUBLISHED = {
+    "BioGpt": 346_763_264,
     "Falcon": 6_921_720_704,
     "GPT2": 124_439_808,
     "GPTNeo": 1_315_575_808,

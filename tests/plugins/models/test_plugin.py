@@ -17,6 +17,7 @@ from hotshoe.slots.base import resolve_lazy
 from hotshoe_models import (
     afmoe,
     apertus,
+    biogpt,
     cohere,
     deepseek,
     deepseek_v32,
@@ -91,6 +92,7 @@ DEFAULTS = {
     "Qwen3MoeConfig": qwen_moe.QWEN3_MOE_DEFAULTS,
     "Qwen3NextConfig": qwen_next.DEFAULTS,
     "GPTBigCodeConfig": gpt_bigcode.DEFAULTS,
+    "BioGptConfig": biogpt.DEFAULTS,
     "CodeGenConfig": gptj.DEFAULTS,
     "GPTNeoConfig": gpt_neo.DEFAULTS,
     "GPTJConfig": gptj.DEFAULTS,
@@ -165,7 +167,9 @@ UNREAD |= {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}  # as
 UNREAD |= {"n_ctx"}  # CodeGen's n_positions once more
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
-IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
+IRRELEVANT = re.compile(
+    r"_token_id$|dropout(_prob)?$|^layerdrop$|_pdrop$|^initializer_range$|^use_cache$|^pretraining"
+)
 #: Most lines of a module that describes architectures; for each of them where its defaults are
 #: another one's, changed.
 MOST_LINES, MOST_LINES_DERIVED = 300, 60
