@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+#: pytest's plugin of the conformance kit, which an installation without autoload has to name.
+KIT = "hotshoe_conformance.pytest_plugin"
 
 
 class Installation:
@@ -31,7 +33,7 @@ class Installation:
             "hotshoe": [python, "-m", "hotshoe.cli"],
             "pip": [sys.executable, "-m", "pip", "--python", python],
             # Rewriting the plain asserts of all plugins takes longer than the tests.
-            "pytest": [python, "-m", "pytest", "--assert=plain", "-p", "no:cacheprovider"],
+            "pytest": [python, "-m", "pytest", "--assert=plain", "-pno:cacheprovider", f"-p{KIT}"],
             "python": [python],
         }[words[0]]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}  # noqa: TID251
