@@ -73,7 +73,8 @@ def test_a_missing_expert_is_named(changed, refused):
         return {name: tensor for name, tensor in tensors.items() if name != EXPERT}
 
     path = changed("qwen3-moe", {}, cut)
-    line = refused("bench", "latency", path, "--skip-tokenizer-init")
+    lengths = ("--input-len", "8", "--output-len", "4")
+    line = refused("bench", "latency", path, "--skip-tokenizer-init", *lengths)
     assert f"the checkpoint lacks {EXPERT}" in line
 
 
