@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Supports = Callable[[LinearSpec, DeviceFacts], Verdict]
 Build = Callable[[LinearSpec, DeviceFacts], LinearOp]
-#: Behind whoever multiplies a weight as it is stored.
-SCORE = 50
+#: Behind every kernel that multiplies a weight as it is stored, those that go by name included.
+SCORE = 10
 #: What verdicts of such kernels say.
 HELD = "held as "
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -1,12 +1,14 @@
 """Facts of real parts, and what would serve a model on each of them."""
 
+import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from tests.platforms.cuda.conftest import Part
 
+from hotshoe.cli.main import main
 from hotshoe_cuda import nvml
 from hotshoe_cuda.nvml import Gpu
 from hotshoe_cuda.platform import CudaPlatform
@@ -85,3 +87,20 @@ def test_every_target_has_compiled_kernels() -> None:
 def test_siblings_of_a_target_have_compiled_kernels(capability: tuple[int, int]) -> None:
     facts = describe(Gpu("any", "", capability, 1 << 34, 100, ""), 0)
     assert arch_of(facts).target == 10 * capability[0] + capability[1]
+
+
+@pytest.mark.parametrize(
+    ("arch", "method", "chosen"),
+    [("sm_80", "int8", "streaming"), ("sm_80", "fp8", "rounding"), ("sm_90", "fp8", "streaming")],
+)
+def test_weights_are_multiplied_as_stored_where_a_kernel_can(
+    arch: str, method: str, chosen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = next(target.facts for target in TARGETS if target.facts.arch == arch)
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(asdict(facts) | {"features": sorted(facts.features)}))
+    flags = ["--quantization", method, "--json", "--device-facts", str(path)]
+    assert main(["explain", "demo", *flags]) == 0
+    decisions = json.loads(capsys.readouterr().out)["decisions"]
+    linears = [d for d in decisions if d["slot"] == "linear" and d["spec"]["weight"]]
+    assert {d["chosen"] for d in linears} == {chosen}

@@ -74,7 +74,7 @@ def test_what_would_run_on_it(target: Target, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("arch", "chosen"),
-    [("gfx90a", "reference"), ("gfx942", "streaming"), ("gfx1100", "reference")],
+    [("gfx90a", "rounding"), ("gfx942", "streaming"), ("gfx1100", "rounding")],
 )
 def test_eight_bit_floats_need_hardware_that_has_them(arch, chosen, tmp_path, capsys) -> None:
     [target] = [t for t in TARGETS if t.facts.arch == arch]
@@ -90,5 +90,5 @@ def test_eight_bit_floats_need_hardware_that_has_them(arch, chosen, tmp_path, ca
     ]
     assert down["chosen"] == chosen
     refused = {name: verdict["reason"] for name, verdict in down["others"]}
-    if chosen == "reference":
+    if chosen == "rounding":
         assert refused["streaming"] == f"{arch} does not multiply fp8_e4m3"
