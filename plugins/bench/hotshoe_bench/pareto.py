@@ -86,10 +86,12 @@ def ticks(highest: float) -> list[float]:
         (digit, exponent)
         for exponent in (power, power + 1)
         for digit in (1, 2, 5)
-        if digit * 10.0**exponent * TICKS >= highest
+        if float(f"{digit * TICKS}e{exponent}") >= highest
     )
-    count = math.ceil(highest / (digit * 10.0**power))
-    return [float(f"{number * digit}e{power}") for number in range(count + 1)]
+    found = [0.0]
+    while found[-1] < highest:
+        found.append(float(f"{len(found) * digit}e{power}"))
+    return found
 
 
 def text(x: float, y: float, anchor: str, words: str) -> str:
