@@ -15,12 +15,14 @@ import itertools
 import json
 import random
 import statistics
-import subprocess
 import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from child import Child
 
 SEQUENCES = 16
 #: case -> (sequences, tokens of each prompt, tokens of each answer)
@@ -95,38 +97,6 @@ def serve(engine: str, file: str) -> None:
         print("done", flush=True)
 
 
-class Child:
-    """An engine in a process of its own."""
-
-    def __init__(self, python: str, engine: str, file: str) -> None:
-        command = [python, __file__, file, "--serve", engine]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(command, text=True, stderr=subprocess.DEVNULL, **pipes)
-        self._wait()
-
-    def seconds(self, prompts: list[list[int]], num_tokens: int) -> float:
-        """Return how long one core computes them."""
-        before = self._computed()
-        self._process.stdin.write(json.dumps([prompts, num_tokens]) + "\n")
-        self._process.stdin.flush()
-        self._wait()
-        return self._computed() - before
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.wait()
-
-    def _wait(self) -> None:
-        while (line := self._process.stdout.readline()) != "done\n":
-            if not line:
-                sys.exit(f"{self._process.args} ended")
-
-    def _computed(self) -> float:
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
-        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
-
-
 def main() -> None:
     """Measure, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -142,7 +112,10 @@ def main() -> None:
     pythons = dict.fromkeys(args.isa, sys.executable) | (
         {"llama.cpp": args.peer} if args.peer else {}
     )
-    children = {name: Child(python, name, args.file) for name, python in pythons.items()}
+    children = {
+        name: Child([python, __file__, args.file, "--serve", name])
+        for name, python in pythons.items()
+    }
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(args.rounds):
         for case, (count, size, num_tokens) in CASES.items():

@@ -17,10 +17,12 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from child import Child
 
 SEQUENCES = 16
 #: case -> (sequences, tokens of each prompt, tokens of each answer)
@@ -63,45 +65,16 @@ def serve(model: str, options: dict[str, str]) -> None:
         print("done", flush=True)
 
 
-class Child:
-    """A tree's engine in a process of its own."""
-
-    def __init__(self, tree: Path, model: str, options: dict[str, str]) -> None:
-        places = [tree / "core", tree / "csrc/python", *tree.glob("p*/*/")]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
-        command = [sys.executable, __file__, "--serve", model, json.dumps(options)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen(
-            command, text=True, env=env, stderr=subprocess.DEVNULL, **pipes
-        )
-        self._wait()
-
-    def seconds(self, prompts: list[list[int]], num_tokens: int) -> float:
-        """Return how long one core computes them."""
-        before = self._computed()
-        self._process.stdin.write(json.dumps([prompts, num_tokens]) + "\n")
-        self._process.stdin.flush()
-        self._wait()
-        return self._computed() - before
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.wait()
-
-    def _wait(self) -> None:
-        while (line := self._process.stdout.readline()) != "done\n":
-            if not line:
-                sys.exit(f"{self._process.args} ended; run it by hand to see why")
-
-    def _computed(self) -> float:
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/schedstat")
-        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+def started(tree: Path, model: str, options: dict[str, str]) -> Child:
+    """Start a tree's engine."""
+    places = [tree / "core", tree / "csrc/python", *tree.glob("p*/*/")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
+    return Child([sys.executable, __file__, "--serve", model, json.dumps(options)], env)
 
 
 def compare(trees: list[Path], model: str, kind: str, rounds: int) -> None:
     """Time both trees by turns, in random order, and print a row for each case."""
-    children = [Child(tree, model, TYPES[kind]) for tree in trees]
+    children = [started(tree, model, TYPES[kind]) for tree in trees]
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for case, (count, size, num_tokens) in CASES.items():

@@ -13,6 +13,7 @@ from tests.platforms.triton import bounds
 from triton.runtime import interpreter
 
 from hotshoe.platform import DeviceFacts
+from hotshoe_conformance.cases.base import Setup
 from hotshoe_xpu.parts import PARTS
 
 ON_DEVICE = torch.accelerator.is_available()
@@ -118,3 +119,22 @@ def rng(facts: DeviceFacts) -> torch.Generator:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     return torch.Generator(facts.device).manual_seed(seed)
+
+
+def drawn(suite, spec, steps):
+    """Return a problem of a suite with fresh random inputs."""
+    source = torch.Generator().manual_seed(torch.seed() % 2**32)
+    return suite.problem(Setup(spec, steps), source)
+
+
+def check_caches(problem, operation, facts, move=None) -> None:
+    """Compare results and caches; what is not written stays as it was."""
+
+    def place(tensor, written=False):
+        moved = tensor.clone().to(facts.device)
+        return move(moved) if move is not None and written and moved.dim() > 2 else moved
+
+    got = problem.call(operation, place)
+    for name, expected in problem.expected().items():
+        found = expected.check(got[name].cpu())
+        assert not found.message, f"{name}: {found.message}"

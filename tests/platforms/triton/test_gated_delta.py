@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.platforms.triton.conftest import device_facts, far_apart
+from tests.platforms.triton.conftest import check_caches, device_facts, drawn, far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import gated_delta as cases
@@ -34,19 +34,8 @@ CHUNKED = [
 
 
 def check(spec, steps, facts, move=None) -> None:
-    """Compare results and caches; what is not written stays as it was."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem = cases.SUITE.problem(Setup(spec, steps), source)
-
-    def place(tensor, written=False):
-        moved = tensor.clone().to(facts.device)
-        return move(moved) if move is not None and written and moved.dim() > 2 else moved
-
     assert gated_delta.supports(spec, facts).accepted
-    got = problem.call(gated_delta.GatedDelta(spec, facts), place)
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    check_caches(drawn(cases.SUITE, spec, steps), gated_delta.GatedDelta(spec, facts), facts, move)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.platforms.triton.conftest import device_facts, far_apart
+from tests.platforms.triton.conftest import check_caches, device_facts, drawn, far_apart
 from tests.platforms.triton.test_state_space import DECODE
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import selective_scan as cases
-from hotshoe_conformance.cases.base import Setup
 from hotshoe_conformance.cases.states import States
 from hotshoe_triton import selective_scan
 
@@ -27,19 +26,10 @@ VARIANTS = [
 
 
 def check(spec, steps, facts, move=None) -> None:
-    """Compare results and caches; what is not written stays as it was."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem = cases.SUITE.problem(Setup(spec, steps), source)
-
-    def place(tensor, written=False):
-        moved = tensor.clone().to(facts.device)
-        return move(moved) if move is not None and written and moved.dim() > 2 else moved
-
     assert selective_scan.supports(spec, facts).accepted
-    got = problem.call(selective_scan.SelectiveScan(spec, facts), place)
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    check_caches(
+        drawn(cases.SUITE, spec, steps), selective_scan.SelectiveScan(spec, facts), facts, move
+    )
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.platforms.triton.conftest import device_facts, far_apart
+from tests.platforms.triton.conftest import check_caches, device_facts, drawn, far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import state_space as cases
-from hotshoe_conformance.cases.base import Setup
 from hotshoe_conformance.cases.states import States
 from hotshoe_triton import state_space
 
@@ -31,20 +30,10 @@ CHUNK = States(((20, 41), (2, 2)))
 
 
 def check(spec, steps, facts, move=None, steep=1.0, op=None) -> None:
-    """Compare results and caches; what is not written stays as it was."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem = cases.SUITE.problem(Setup(spec, steps), source)
-    problem = replace(problem, weights=replace(problem.weights, a=problem.weights.a * steep))
-
-    def place(tensor, written=False):
-        moved = tensor.clone().to(facts.device)
-        return move(moved) if move is not None and written and moved.dim() > 2 else moved
-
     assert state_space.supports(spec, facts).accepted
-    got = problem.call(op or state_space.StateSpace(spec, facts), place)
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    problem = drawn(cases.SUITE, spec, steps)
+    problem = replace(problem, weights=replace(problem.weights, a=problem.weights.a * steep))
+    check_caches(problem, op or state_space.StateSpace(spec, facts), facts, move)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
