@@ -72,6 +72,7 @@ class Serve:
         plans = make_plans(engine, config, "model" in given)
         for plan in plans:
             check_early(plan.config, plugins)
+        from hotshoe.engine.start.places import check_model
         from hotshoe_server.socket_file import Listening, unix_socket
         from hotshoe_server.sockets import open_port
 
@@ -80,6 +81,8 @@ class Serve:
             unix_socket("--admin-socket", config.admin_socket) as admin,
         ):
             front = local or Listening(open_port(config.host, config.port))
+            for plan in plans:
+                check_model(plan.engine, plugins)
             say(f"listening on {address(config, front.listener.getsockname())}")
             if config.api_processes > 1:
                 from hotshoe_server.supervisor import Supervisor

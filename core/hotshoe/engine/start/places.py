@@ -13,6 +13,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import CheckpointError, ConfigError, HotshoeError, PluginError
 from hotshoe.foreign import cause_of, foreign
 from hotshoe.lazy import resolve_lazy
+from hotshoe.models import ModelConfig
 from hotshoe.models.model_file import ModelFile, ModelFileFormat
 from hotshoe.models.source import FoundModel, WantedModel
 from hotshoe.plugins import PluginManager
@@ -53,10 +54,24 @@ def find_tokenizer(config: EngineConfig, plugins: PluginManager) -> FoundModel |
     return _find(WantedModel(config.tokenizer, folder=_folder(config)), plugins)
 
 
-def is_here(config: EngineConfig) -> bool:
+def is_here(*names: str) -> bool:
     """Tell without plugins whether no source needs to be asked."""
-    names = (config.model, config.tokenizer or config.model)
-    return all("/" not in name or _exists(name) for name in names)
+    return all("/" not in name or name[0] in "/.~" or _exists(name) for name in names)
+
+
+def check_model(config: EngineConfig, plugins: PluginManager) -> None:
+    """Read what describes a model of this machine; a source that fetches is not asked.
+
+    Raises:
+        UserError: It is missing, cannot be read, or says nothing of its architecture.
+    """
+    if not is_here(config.model):
+        return
+    path = find_model(config, plugins).path
+    if path.suffix.removeprefix(".") not in plugins.mapping(FILES) or not path.is_file():
+        ModelConfig.load(path, config.hf_overrides)
+    elif not os.access(path, os.R_OK):
+        raise CheckpointError(f"{path} cannot be read: permission denied")
 
 
 def open_model(path: Path, plugins: PluginManager) -> ModelFile | None:

@@ -244,7 +244,9 @@ def start_process(config: EngineConfig, listener: Listener) -> SocketLink:
     process = EngineProcess(config)
     with ThreadPoolExecutor(1) as pool:
         tokenizer: Future[Tokenizer | None] | None = None
-        if is_here(config):  # what is not, the engine process fetches
+        if is_here(
+            config.model, config.tokenizer or config.model
+        ):  # what is not, the engine process fetches
             tokenizer = pool.submit(_load_tokenizer, config)
         process.wait()
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.core.boot import boot
-from hotshoe.engine.start.places import find_model, find_tokenizer, is_here
+from hotshoe.engine.start.places import check_model, find_model, find_tokenizer, is_here
 from hotshoe.engine.start.setup import prepare
 from hotshoe.errors import CheckpointError, ConfigError, PluginError
 from hotshoe.models.source import FoundModel, WantedModel
@@ -127,10 +127,25 @@ def test_a_tokenizer_of_its_own(installed: PluginManager, source: Source, model_
 
 
 def test_what_is_here(model_dir: Path) -> None:
-    assert is_here(EngineConfig(model="demo"))
-    assert is_here(EngineConfig(model=str(model_dir), tokenizer=str(model_dir)))
-    assert not is_here(EngineConfig(model="org/model"))
-    assert not is_here(EngineConfig(model="demo", tokenizer="org/model"))
+    assert is_here("demo")
+    assert is_here(str(model_dir), str(model_dir))
+    assert is_here("/no/such/model", "./none", "~/none", "")
+    assert not is_here("org/model")
+    assert not is_here("demo", "org/model")
+
+
+def test_a_model_is_missed_before_anything_is_started(
+    installed: PluginManager, source: Source, model_dir: Path, tmp_path: Path
+) -> None:
+    check_model(EngineConfig(model=str(model_dir)), installed)
+    for name in ("none", "./none", str(tmp_path / "none")):
+        with pytest.raises(CheckpointError, match="no model at "):
+            check_model(EngineConfig(model=name), installed)
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        check_model(EngineConfig(model=str(tmp_path)), installed)
+    source.asked.clear()
+    check_model(EngineConfig(model="org/gone"), installed)
+    assert source.asked == []
 
 
 def test_weights_come_last_and_from_the_revision_that_was_described(
