@@ -280,8 +280,10 @@ def from_vllm_page() -> str:
     lines += ["## The same", "", *textwrap.wrap(same, 100, break_on_hyphens=False)]
     short = ", ".join(f"`{name}` for `{long}`" for name, long in SHORT.items())
     lines += ["", "## Short forms", "", *textwrap.wrap(f"{short}.", 100, break_on_hyphens=False)]
-    named = [f"`{f} {old}` is `{f} {new}`" for f, n in VALUES.items() for old, new in n.items()]
-    lines += ["", *textwrap.wrap(f"{', '.join(named)}.", 100, break_on_hyphens=False)]
+    lines += ["", "## Other values", "", "| flag | value in vLLM: value here |", "|---|---|"]
+    for name, values in VALUES.items():
+        pairs = ", ".join(f"`{old}`: `{new}`" for old, new in values.items())
+        lines.append(f"| `{name}` | {_cell(pairs)} |")
     for effect, title, column in VLLM_EFFECTS:
         lines += ["", f"## {title}", "", f"| flag | {column} |", "|---|---|"]
         for flag in sorted((f for f in FLAGS if f.effect == effect), key=lambda f: f.name):

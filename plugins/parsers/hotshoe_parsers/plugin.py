@@ -35,8 +35,10 @@ REASONING_FORMATS = {
     "gemma4": "hotshoe_parsers.thinking:GEMMA4",
     "granite": "hotshoe_parsers.thinking:GRANITE",
     "harmony": "hotshoe_parsers.harmony:FORMAT",
+    "hunyuan_a13b": "hotshoe_parsers.thinking:HUNYUAN",
     "mistral": "hotshoe_parsers.thinking:MISTRAL",
     "qwen3": "hotshoe_parsers.thinking:QWEN3",
+    "seed_oss": "hotshoe_parsers.thinking:SEED_OSS",
 }
 
 

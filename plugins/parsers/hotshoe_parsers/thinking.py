@@ -4,7 +4,7 @@ The opening marker may be the end of the prompt, or begin the response; one that
 content, since answers may speak of markers. The closing marker ends reasoning for good.
 
 Source: chat templates of Qwen3, DeepSeek-R1 and V3.1, Granite 3.2 and 3.3, Magistral,
-Gemma 4.
+Gemma 4, Hunyuan-A13B, Seed-OSS.
 """
 
 from __future__ import annotations
@@ -110,4 +110,15 @@ GRANITE = _format(
     ),
     ("<|start_of_role|>", "thought"),
 )
+HUNYUAN = _format(
+    "hunyuan_a13b",
+    _Markers(("<think>",), ("</think>",), answer=("<answer>", "</answer>")),
+    ("</think>", "<|extra_0|>"),
+)
 MISTRAL = _format("mistral", _Markers(("[THINK]",), ("[/THINK]",)), ("[THINK]",), special=True)
+SEED_OSS = _format(
+    "seed_oss",
+    _Markers(("<seed:think>",), ("</seed:think>",)),
+    ("<seed:think>", "</seed:think>"),
+    special=True,
+)

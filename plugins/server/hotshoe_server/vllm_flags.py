@@ -17,6 +17,8 @@ from hotshoe_server import vllm_drafts
 
 #: Whose value is an object, or one word, here and there.
 DRAFTS = "--speculative-config"
+#: Whose values are objects there, and NAME=DIRECTORY here.
+ADAPTERS = "--lora-modules"
 #: A place where a value may stand in `Flag.to`.
 VALUE = "{}"
 
@@ -304,19 +306,35 @@ SAME: tuple[str, ...] = (
     *("--skip-tokenizer-init", "--speculative-config", "--ssl-certfile", "--ssl-keyfile"),
     *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser", "--tool-server", "--uds"),
 )
+#: Formats of reasoning between <think> and </think>.
+_THINK = "glm45 glm47 holo2 kimi_k2 mimo minimax_m2 nemotron_v3 olmo3 step3 step3p5".split()
 #: Values that have another name here.
 VALUES: Mapping[str, Mapping[str, str]] = {
     "--tool-call-parser": {
         "ernie45": "hermes",
+        "glm47": "glm45",
+        "granite4": "hermes",
+        "llama4_json": "llama3_json",
         "llama4_pythonic": "pythonic",
+        "mimo": "qwen3_xml",
         "openai": "harmony",
         "qwen3_coder": "qwen3_xml",
+        "step3p5": "qwen3_xml",
     },
-    "--reasoning-parser": {"openai_gptoss": "harmony"},
+    "--reasoning-parser": {
+        "deepseek_v3": "deepseek_r1",
+        "ernie45": "granite",  # whose answers stand in <response>, too
+        **dict.fromkeys(_THINK, "qwen3"),
+        "openai_gptoss": "harmony",
+    },
+    "--generation-config": {"vllm": "none"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
-    "--load-format": {"auto": "safetensors", "hf": "safetensors", "mistral": "safetensors"},
+    "--load-format": dict.fromkeys(
+        ("auto", "bitsandbytes", "fastsafetensors", "gguf", "hf", "mistral", "runai_streamer"),
+        "safetensors",
+    ),
     "--dtype": {"half": "float16", "float": "float32"},
-    "--quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq"},
+    "--quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"},
     "--model-impl": {"vllm": "native"},
     "--structured-output-backend": {"guidance": "llguidance"},
     f"{DRAFTS}.method": vllm_drafts.METHODS,
@@ -350,7 +368,7 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
         flag, off = _find(name)
         if flag is None:
             found.append(name + equals + _named(name, value, say))
-            if not equals and (name in VALUES or name == DRAFTS):
+            if not equals and name in (*VALUES, DRAFTS, ADAPTERS):
                 found += [_named(name, word, say) for word in itertools.islice(rest, 1)]
             continue
         if flag.takes and not equals:
@@ -363,7 +381,19 @@ def _named(name: str, value: str, say: Callable[[str], None]) -> str:
     """Return the value of a flag that both have, by the name that it has here."""
     if name == DRAFTS:
         return vllm_drafts.meant(value, say)
+    if name == ADAPTERS:
+        return _adapter(value)
     return VALUES.get(name, {}).get(value, value)
+
+
+def _adapter(value: str) -> str:
+    """Return an adapter as NAME=DIRECTORY, also of the object that vLLM takes."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    named = isinstance(found, dict) and {"name", "path"} <= found.keys()
+    return f"{found['name']}={found['path']}" if named else value
 
 
 def _long(word: str) -> tuple[str, str, str]:

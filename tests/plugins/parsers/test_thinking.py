@@ -2,9 +2,14 @@
 
 import pytest
 
-from hotshoe_parsers.thinking import DEEPSEEK_R1, GEMMA4, GRANITE, MISTRAL, QWEN3
+from hotshoe_parsers import thinking
+from hotshoe_parsers.plugin import REASONING_FORMATS
 
-FORMATS = {found.name: found for found in (DEEPSEEK_R1, GEMMA4, GRANITE, MISTRAL, QWEN3)}
+FORMATS = {
+    name: getattr(thinking, place.partition(":")[2])
+    for name, place in REASONING_FORMATS.items()
+    if "thinking" in place
+}
 
 
 def test_samples(check_sample, sample) -> None:
@@ -24,6 +29,8 @@ def test_samples(check_sample, sample) -> None:
         ("gemma4", "<|turn>model\n<|channel>thought\n", True),
         ("gemma4", "<|turn>model\n<|channel>thought\n<channel|>", False),
         ("gemma4", "<|turn>model\n", False),
+        ("hunyuan_a13b", "<|extra_0|><think>\n\n</think>\n", False),
+        ("seed_oss", "<seed:bos>assistant\n<seed:think>", True),
     ],
 )
 def test_prompts_that_open_reasoning(run, name: str, prompt: str, reasons: bool) -> None:

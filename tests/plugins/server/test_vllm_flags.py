@@ -171,3 +171,17 @@ def test_parsers_of_another_name_are_here(plugins) -> None:
 def test_origins_may_come_as_json(parser: Parser) -> None:
     for words in (["*"], ['["*"]']):
         assert parser.parse_args(["m", "--allowed-origins", *words]).allowed_origins == ["*"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--generation-config", "vllm"], ["--generation-config", "none"]),
+        (["--load-format=runai_streamer"], ["--load-format=safetensors"]),
+        (["--lora-modules", '{"name": "a", "path": "/b"}'], ["--lora-modules", "a=/b"]),
+        (["--lora-modules", "a=/b"], ["--lora-modules", "a=/b"]),
+        (["--lora-modules", '{"a": "/b"}'], ["--lora-modules", '{"a": "/b"}']),
+    ],
+)
+def test_values_of_another_name(words: list[str], found: list[str]) -> None:
+    assert rewrite(words, print) == found
