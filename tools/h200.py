@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark"]
 PYTEST += ["-o", "junit_logging=out-err", "-o", "faulthandler_timeout=100"]
 TRITON, CUDA = "tests/platforms/triton", "tests/platforms/cuda"
+TOKENS = "tests/plugins/models/test_end_to_end.py"
 #: Freed and taken anew each time, so that a sanitizer sees where a tensor's memory ends.
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 #: What is kept of one log, and of one failure.
@@ -52,7 +53,8 @@ class Part:
     Attributes:
         tests: Arguments of pytest; empty for another command.
         tool: A sanitizer and its options, under which the first case of every test runs.
-        alone: Failed tests are repeated in processes of their own.
+        alone: Failed tests are repeated in processes of their own: they may lack memory that
+            others hold.
     """
 
     name: str
@@ -85,10 +87,11 @@ def without(files: Iterable[str]) -> list[str]:
 
 CHECKS = (
     # Cross-compilation needs no GPU.
-    Part("kernels", 240, [TRITON, "-n", "6", *without([f"{TRITON}/test_matrix.py"])]),
+    Part("kernels", 240, [TRITON, "-n", "6", *without([f"{TRITON}/test_matrix.py"])], alone=True),
     Part("engine", 240, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
-    Part("own kernels", 240, [*OWN, "-v"]),
-    Part("tokens", 240, ["tests/plugins/models/test_end_to_end.py", "-k", "cuda", "-n", "6"]),
+    Part("own kernels", 240, [*OWN, "-v"], alone=True),
+    Part("tokens", 240, [TOKENS, "-k", "cuda and chunks", "-n", "6"]),
+    Part("rounded tokens", 240, [TOKENS, "-k", "cuda and not chunks", "-n", "6"]),
     Part(
         "conformance",
         260,

@@ -217,7 +217,7 @@ class Attention:
                 "WINDOW": spec.window or 0,
                 "SOFTCAP": spec.softcap or 0.0,
                 "SINKS": spec.sinks,
-                "BLOCK_D": next_power_of_2(spec.head_dim),
+                "BLOCK_D": max(MIN_ROWS, next_power_of_2(spec.head_dim)),
             }
             | kv.constants(spec)
             | chaining(facts)

@@ -324,6 +324,8 @@ GEMMA = replace(LLAMA, num_heads=16, head_dim=256, block_size=32, window=4096, s
 SINKS = replace(LLAMA, num_heads=64, head_dim=64, block_size=64, window=128, sinks=True)
 #: head_dim and group that are no powers of two.
 ODD = replace(LLAMA, num_heads=28, num_kv_heads=4, head_dim=80)
+#: As in models of tests: fewer channels than a matrix product takes.
+SMALL = replace(LLAMA, num_heads=4, num_kv_heads=2, head_dim=8)
 EXACT = replace(LLAMA, dtype="float32", kv_dtype="float32")
 ROTATION = RotaryAndCacheSpec(32, 8, 128, 128, "bfloat16", "bfloat16", 16, attention.LAYOUT)
 
@@ -334,6 +336,7 @@ ATTENTION = {
     "16/8x256 window cap": GEMMA,
     "64/8x64 window sinks": SINKS,
     "28/4x80": ODD,
+    "4/2x8": SMALL,
     "32/8x128 float32": EXACT,
     "32/8x128 float16": replace(LLAMA, dtype="float16", kv_dtype="float16"),
     "32/8x128 int8 cache": replace(LLAMA, kv_dtype="int8", kv_scales="token"),

@@ -2091,6 +2091,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
 RECENT = {"Bamba", "Gemma3n", "GptOss", "GraniteMoeHybrid", "Mamba2", "MiniMaxM2"}
 #: Of other families, those that earlier releases refuse.
 RECENT |= {"llama4-dense-between"}
+#: Earlier releases do not have these, or warn when they import them.
+RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 OLDEST = "5.24"
 
 
