@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from hotshoe.layers import OnlineFormat, Share, WeightFormat
-from hotshoe.layers.formats import checked_format, decoder_of
+from hotshoe.layers.formats import checked_format
 from hotshoe.lazy import resolve_lazy
 from hotshoe.slots import LinearSpec
 from hotshoe_bridge.operations import Operations
@@ -51,7 +51,7 @@ def format_of(operations: Operations, method: str, config: Mapping[str, Any]) ->
     if stored:
         found = pick("weight format", stored, "hotshoe_weight_formats")
         made = checked_format(resolve_lazy(found)(dict(config)), stored)
-        if made.renames or decoder_of(made) is not None:
+        if made.renames or made.decode is not None:
             raise ValueError(
                 f"quantization {NAME}: a {stored} checkpoint like this has tensors that hosts "
                 "would not find by name; use the host's own method"

@@ -13,7 +13,6 @@ from hotshoe.layers.formats import (
     TensorSpec,
     WeightFormat,
     checked_format,
-    decoder_of,
     stored_kv_scales,
 )
 from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
@@ -86,7 +85,6 @@ __all__ = [
     "allocate_caches",
     "assign_views",
     "checked_format",
-    "decoder_of",
     "delta_rows",
     "stored_kv_scales",
 ]

@@ -85,29 +85,31 @@ class WeightFormat(Protocol):
     `model.layers.3.mlp.down_proj`. One that reads quantized checkpoints is named by hook
     `hotshoe_weight_formats`.
 
+    A format derives from this class, which has what few formats need. One that computes for long
+    is a `CostlyFormat`.
+
     Attributes:
         online: The checkpoint has plain numbers. Then models keep their own exceptions, such as
             the output matrix; otherwise the checkpoint says what is not quantized.
         unused: Names of tensors, as regular expressions, that quantized checkpoints may have and
             that nothing here needs.
         renames: Regular expressions and what they stand for, as `WeightTable.rename` takes them.
-
-    A format whose tensors can be had as plain numbers as well has a method `unpack(layer)`: it is
-    called where none but the reference takes the form, or matrices that are multiplied together
-    have different ones, or ranks cannot cut them. The layer then asks for plain numbers.
-
-    A format whose checkpoint has scales of keys and values says so by an attribute `kv_scales`:
-    their names behind the name of an attention block.
-
-    A format whose tensors have no shape that a layer could ask for has a method `decode(source)`:
-    it maps a checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
-
-    A format that computes for long says what, see `CostlyFormat`.
+        kv_scales: Names of the scales of keys and values in the checkpoint, behind the name of an
+            attention block; None where there are none.
+        unpack: Of a format whose tensors can be had as plain numbers as well. It is called with a
+            layer where none but the reference takes the form, or matrices that are multiplied
+            together have different ones, or ranks cannot cut them. The layer then asks for plain
+            numbers.
+        decode: Of a format whose tensors have no shape that a layer could ask for. It maps a
+            checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
     """
 
     online: bool
-    unused: Sequence[str]
-    renames: Sequence[tuple[str, str]]
+    unused: Sequence[str] = ()
+    renames: Sequence[tuple[str, str]] = ()
+    kv_scales: tuple[str, str] | None = None
+    unpack: Callable[[str], None] | None = None
+    decode: Callable[[TensorSource], TensorSource] | None = None
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the form in which kernels get a layer's matrix; None for plain numbers."""
@@ -149,7 +151,7 @@ class CostlyFormat(WeightFormat, Protocol):
         ...
 
 
-class OnlineFormat:
+class OnlineFormat(WeightFormat):
     """A checkpoint of plain numbers, which kernels quantize while they load.
 
     Args:
@@ -157,8 +159,6 @@ class OnlineFormat:
     """
 
     online = True
-    unused: Sequence[str] = ()
-    renames: Sequence[tuple[str, str]] = ()
 
     def __init__(self, chosen: Storage | None = None) -> None:
         self._storage = chosen
@@ -189,20 +189,8 @@ def stored_kv_scales(format: WeightFormat, block: str) -> tuple[str, str] | None
     Args:
         block: As the checkpoint calls it, such as `model.layers.3.self_attn`.
     """
-    names = getattr(format, "kv_scales", None)
+    names = format.kv_scales
     return None if names is None else (f"{block}.{names[0]}", f"{block}.{names[1]}")
-
-
-def decoder_of(format: WeightFormat) -> Callable[[TensorSource], TensorSource] | None:
-    """Return the function that decodes a checkpoint's tensors for layers; None if none does."""
-    decode: Callable[[TensorSource], TensorSource] | None = getattr(format, "decode", None)
-    return decode
-
-
-def unpacker_of(format: WeightFormat) -> Callable[[str], None] | None:
-    """Return what asks for a layer's matrix as plain numbers; None where there are none."""
-    unpack: Callable[[str], None] | None = getattr(format, "unpack", None)
-    return unpack
 
 
 def stored_alike(
@@ -220,7 +208,7 @@ def stored_alike(
     """
     found = [format.storage(name, (size, in_features)) for name, size in parts]
     if any(stored != found[0] for stored in found):
-        if unpacker_of(format) is not None:
+        if format.unpack is not None:
             return PLAIN, None
         names = " and ".join(name for name, _ in parts)
         raise CheckpointError(f"{names} are multiplied together, but stored in different forms")
@@ -240,7 +228,7 @@ def checked_format(found: object, name: str) -> WeightFormat:
     """
     if isinstance(found, WeightFormat):
         return found
-    why = f"it made {type(found).__name__}, which is no hotshoe.layers.WeightFormat"
+    why = f"it made {type(found).__name__}, which does not derive from hotshoe.layers.WeightFormat"
     if hasattr(found, "operands"):
         why = (
             "it was written for hook API 1: its operands() became storage(), tensors() and "

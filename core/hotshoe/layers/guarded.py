@@ -7,19 +7,19 @@ describes the model, or the kernel that takes the weights, would be blamed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
 from hotshoe.foreign import foreign
 from hotshoe.layers.formats import Shape, Share, Storage, TensorSpec, WeightFormat
+from hotshoe.layers.wrapped import WrappedFormat
 from hotshoe.slots import QuantSpec
 
 #: What comes along with a weight, a tensor for each part of it.
 _SCALES = ("weight_scale", "weight_zero_point")
 
 
-class GuardedFormat:
+class GuardedFormat(WrappedFormat):
     """A `WeightFormat` around a plugin's.
 
     Args:
@@ -27,18 +27,13 @@ class GuardedFormat:
         guard: Makes what the plugin raises an error in its name.
     """
 
-    online: bool
-    unused: Sequence[str]
-    renames: Sequence[tuple[str, str]]
-
     def __init__(self, inner: WeightFormat, guard: foreign) -> None:
-        self._inner, self._guard = inner, guard
+        with guard:
+            super().__init__(inner)
+        self._guard = guard
+        self.unpack = inner.unpack and guard(inner.unpack)
+        self.decode = inner.decode and guard(inner.decode)
         self._plain: dict[str, tuple[QuantSpec, int]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what else the format has, such as `unpack` and `decode`."""
-        found = getattr(self._inner, name)
-        return self._guard(found) if callable(found) else found
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the plugin's answer, if it is one.

@@ -22,7 +22,6 @@ from hotshoe.layers.formats import (
     TensorSpec,
     bias_spec,
     stored_alike,
-    unpacker_of,
 )
 from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
@@ -85,13 +84,13 @@ class Matrix:
     @property
     def unpacks(self) -> bool:
         """Whether the format can also give this matrix as plain numbers."""
-        return unpacker_of(self._format) is not None
+        return self._format.unpack is not None
 
     def unpack(self) -> None:
         """Ask the format for plain numbers."""
-        if (ask := unpacker_of(self._format)) is not None:
+        if self._format.unpack is not None:
             for name, _ in self._parts:
-                ask(name)
+                self._format.unpack(name)
         self._format = PLAIN
         self.spec = replace(self.spec, weight=None, activation=None)
 

@@ -7,7 +7,6 @@ operations of PyTorch take a hundredth of the time on an accelerator.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -16,23 +15,17 @@ from hotshoe.layers.weights import HOST
 from hotshoe.platform import DeviceFacts
 
 
-class WrappedFormat:
+class WrappedFormat(WeightFormat):
     """A `WeightFormat` that answers as another does.
 
     Args:
         inner: The other.
     """
 
-    online: bool
-    unused: Sequence[str]
-    renames: Sequence[tuple[str, str]]
-
     def __init__(self, inner: WeightFormat) -> None:
-        self._inner: WeightFormat = inner
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what else the format has."""
-        return getattr(self._inner, name)
+        self._inner = inner
+        self.online, self.unused, self.renames = inner.online, inner.unused, inner.renames
+        self.kv_scales, self.unpack, self.decode = inner.kv_scales, inner.unpack, inner.decode
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the format's answer."""
@@ -41,6 +34,12 @@ class WrappedFormat:
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return the format's answer."""
         return self._inner.tensors(layer, shape, share)
+
+    def canonical(
+        self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
+    ) -> Mapping[str, Sequence[Tensor]]:
+        """Return the format's answer."""
+        return self._inner.canonical(layer, tensors)
 
 
 class PlacedFormat(WrappedFormat):

@@ -30,7 +30,6 @@ from hotshoe.layers import (
     WeightFormat,
     allocate_caches,
     assign_views,
-    decoder_of,
 )
 from hotshoe.layers.offload import offload_of
 from hotshoe.loader import load_weights, update_weights
@@ -227,7 +226,7 @@ class TorchWorker:
             further=wants_further(config),
             offload=offload_of(config, self._selector.judged.device),
         )
-        ctx.weights.decode = decoder_of(self._format)
+        ctx.weights.decode = self._format.decode
         ctx.weights.ignore(self._format.unused)
         for pattern, replacement in self._format.renames:
             ctx.weights.rename(pattern, replacement)

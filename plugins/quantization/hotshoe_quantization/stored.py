@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import Share, Storage, TensorSpec
+from hotshoe.layers import Share, Storage, TensorSpec, WeightFormat
 from hotshoe.loader.sources import Described, TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.values import Values
@@ -47,7 +47,7 @@ class Scheme(Protocol):
         ...
 
 
-class StoredFormat:
+class StoredFormat(WeightFormat):
     """A quantized checkpoint. See `hotshoe.layers.WeightFormat`.
 
     Args:

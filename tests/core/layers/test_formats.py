@@ -13,6 +13,7 @@ from hotshoe.layers import (
     Share,
     Storage,
     TensorSpec,
+    WeightFormat,
     checked_format,
 )
 from hotshoe.slots import QuantSpec
@@ -21,7 +22,7 @@ from hotshoe.slots.reference.linear import quantize_rows
 EIGHT_BITS = Storage(QuantSpec("int8", "channel"), QuantSpec("int8", "token", dynamic=True))
 
 
-class Transposed:
+class Transposed(WeightFormat):
     """A checkpoint of int8 matrices [inputs, outputs], with scales of another name."""
 
     def storage(self, layer, shape):
@@ -117,7 +118,9 @@ class Old:
         return None, None
 
 
-@pytest.mark.parametrize(("found", "said"), [(Old(), "hook API 1"), (object(), "no hotshoe")])
+@pytest.mark.parametrize(
+    ("found", "said"), [(Old(), "hook API 1"), (object(), "not derive from hotshoe")]
+)
 def test_what_is_no_format_is_refused_by_name(found, said):
     with pytest.raises(PluginError, match=f"method mine cannot be used: .*{said}"):
         checked_format(found, "mine")

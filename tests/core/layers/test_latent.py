@@ -15,6 +15,7 @@ from hotshoe.layers import (
     Rotation,
     Storage,
     TensorSpec,
+    WeightFormat,
     allocate_caches,
     assign_views,
 )
@@ -138,7 +139,7 @@ def test_between_pieces_the_result_has_another_width(ctx):
     assert asked == [((4, HEADS, NOPE + ROPE), HEADS * VALUE)] and plain.shape == (4, HEADS * VALUE)
 
 
-class Halves:
+class Halves(WeightFormat):
     """A checkpoint of int8 rows with a scale each, half of which is in the scale's name."""
 
     online = False

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import Share, Storage, TensorSpec
+from hotshoe.layers import Share, Storage, TensorSpec, WeightFormat
 from hotshoe.slots import QuantSpec
 from hotshoe_models.gguf.blocks import PARTS
 from hotshoe_models.gguf.types import TYPES, BlockType
@@ -40,7 +40,7 @@ FORMS = {
 } | {"MXFP4": QuantSpec("fp4_e2m1", "group", 32)}
 
 
-class Packed:
+class Packed(WeightFormat):
     """See `hotshoe.layers.WeightFormat`.
 
     Args:
@@ -52,8 +52,6 @@ class Packed:
     """
 
     online = False
-    unused: Sequence[str] = ()
-    renames: Sequence[tuple[str, str]] = ()
 
     def __init__(self, kinds: Mapping[str, str], plain: frozenset[str]) -> None:
         self._kinds = {n: kind for n, kind in kinds.items() if kind in FORMS and n not in plain}
