@@ -359,10 +359,18 @@ def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, **options: Any)
     return empty(size, dtype, stride)
 
 
+def _arange(*limits: Any, dtype: Any = None, **options: Any) -> Tensor:
+    """Make a range in one operation: PyTorch's own resizes a result, which a wrapper cannot."""
+    made: Tensor = launch(torch.arange, limits, {"dtype": dtype, "device": torch.device(NAME)})
+    return made
+
+
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     return copy(target, source, non_blocking)
 
 
 _LIBRARY.impl("_copy_from", _copy_from, "PrivateUse1")
 _LIBRARY.impl("empty.memory_format", _empty_memory_format, "PrivateUse1")
+for _name in ("arange", "arange.start", "arange.start_step"):
+    _LIBRARY.impl(_name, _arange, "PrivateUse1")
 _LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")

@@ -20,6 +20,9 @@ def test_results_are_those_of_the_host() -> None:
     assert (x @ x.T).cpu().tolist() == [[5, 11], [11, 25]]
     assert x[x > 2].tolist() == [3, 4]
     assert x.sum().item() == 10
+    numbers = torch.arange(3, device="sim")
+    assert numbers.shape == (3,)
+    assert torch.repeat_interleave(numbers, numbers).tolist() == [1, 2, 2]
 
 
 def test_a_tensor_on_the_wrong_device_is_an_error() -> None:

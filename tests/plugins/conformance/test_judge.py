@@ -229,6 +229,18 @@ def test_weights_that_move_when_they_are_loaded_again(defects) -> None:
     assert "another load() moves weight, so that recordings read old values" in found[0]
 
 
+def test_a_device_without_addresses_is_believed(defects) -> None:
+    class Hidden(torch.Tensor):
+        def data_ptr(self):
+            raise RuntimeError("the host cannot follow an address of the device")
+
+    class Veiled(Linear):
+        def state(self):
+            return {name: held.as_subclass(Hidden) for name, held in super().state().items()}
+
+    assert defects("linear", Veiled) == []
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [({}, r"state() has []"), ({"weight": torch.ones(1)}, "state() has 4 bytes, nbytes() says")],
