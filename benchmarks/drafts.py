@@ -1,11 +1,15 @@
 """Tokens a second with drafts that are right as often as is asked for, by turns with no drafts.
 
 Run: python benchmarks/drafts.py benchmarks/models/llama-3.1-8b [--streams N ...] [--acceptance P]
-     [FIELD=VALUE ...]
+     [--head eagle3] [FIELD=VALUE ...]
 
 Dummy weights, and an output matrix of zeros, so that every answer repeats one token. A proposer
-that knows it proposes it with probability P each, and else another, at no cost of its own. The
-engine's budget says how many drafts there are. Prints medians, and the median of the turns' ratios.
+that knows it proposes it with probability P each, and else another, at no cost of its own. With
+--head a head of one layer and random weights computes drafts first, which are then replaced by such
+ones. The engine's budget says how many drafts there are.
+
+Prints medians, and the median of the turns' ratios: of whole turns, and of the time in which all
+streams run and have their first token. In that time no stream has ended early by drafts.
 FIELD=VALUE are fields of `EngineConfig`. Both engines share a device, so say there what each has
 for its cache: kv_cache_memory_bytes=8000000000.
 """
@@ -16,6 +20,7 @@ import argparse
 import json
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +58,21 @@ class Synthetic:
         return [self._token + (draw() >= self._acceptance) for _ in range(limit)]
 
 
+class Replaced:
+    """Drafts of a head, in the place of which synthetic ones are handed on."""
+
+    def __init__(self, drafter: Any, options: Mapping[str, Any]) -> None:
+        self._drafter, self._synthetic = drafter, Synthetic(options)
+
+    def propose(self, wanted: Sequence[Any]) -> list[list[int]]:
+        """Return as many drafts as the head has made."""
+        made = self._drafter.propose(wanted)
+        return [self._synthetic.propose((), len(drafts)) for drafts in made]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+
 class Plugin:
     """Offers the proposer as method `synthetic`."""
 
@@ -71,6 +91,7 @@ def main() -> None:
     parser.add_argument("--acceptance", type=float, default=0.8)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--head", choices=["eagle", "eagle3"], help="a head's price is part of it")
     args = parser.parse_intermixed_args()
     plugins = PluginManager(
         [*installed_entry_points(), EntryPoint("synthetic", "synthetic", "0", Plugin)]
@@ -85,43 +106,77 @@ def main() -> None:
     }
     told = json.loads(Path(args.model, "config.json").read_text())
     zeros = [(OUTPUT, torch.zeros(told["vocab_size"], told["hidden_size"]))]
-    with LLM(config=EngineConfig(args.model, **engine), plugins=plugins) as plain:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LLM(config=EngineConfig(args.model, **engine), plugins=plugins) as plain,
+    ):
         plain.update_weights(zeros)
         [answer] = plain.generate([TokensPrompt([1] * 8)], sampling(2))
-        drafts = {"method": "synthetic", "acceptance": args.acceptance}
-        drafts["token"] = answer.outputs[0].token_ids[-1]
+        options = {"acceptance": args.acceptance, "token": answer.outputs[0].token_ids[-1]}
+        drafts = {"method": "synthetic", **options}
+        if args.head is not None:
+            write_head(Path(folder), told)
+            drafts = {"method": args.head, "model": folder}
         config = EngineConfig(args.model, speculative_config=drafts, **engine)
         with LLM(config=config, plugins=plugins) as drafted:
             drafted.update_weights(zeros)
+            if args.head is not None:
+                drafting = drafted.engine.core._drafting
+                drafting._drafter = Replaced(drafting._drafter, options)
             for streams in args.streams:
                 compare(plain, drafted, streams, args.tokens, args.turns)
 
 
+def write_head(path: Path, model: Mapping[str, Any]) -> None:
+    """Write what describes a head of one layer with the model's sizes."""
+    own = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+    values = {**model, **own, "draft_vocab_size": min(32000, model["vocab_size"])}
+    (path / "config.json").write_text(json.dumps(values))
+
+
 def compare(plain: LLM, drafted: LLM, streams: int, tokens: int, turns: int) -> None:
     """Time both by turns, the first of which warms up, and print the medians."""
-    rates: list[tuple[float, float]] = []
+    found: list[tuple[tuple[float, float], tuple[float, float]]] = []
     for turn in range(turns + 1):
         if turn == 1:
             before = drafted.stats()
-        rates.append((rate(plain, streams, tokens), rate(drafted, streams, tokens)))
+        found.append((rates(plain, streams, tokens), rates(drafted, streams, tokens)))
     after = drafted.stats()
-    slow, fast = (statistics.median(turn[i] for turn in rates[1:]) for i in (0, 1))
-    ratio = statistics.median(b / a for a, b in rates[1:])
     tried = after.num_draft_tokens - before.num_draft_tokens
     taken = after.num_accepted_tokens - before.num_accepted_tokens
-    print(
-        f"{streams} streams: {slow:.0f} tokens/s without, {fast:.0f} with, {ratio:.3f} times; "
-        f"{taken} of {tried} drafts accepted",
-        flush=True,
-    )
+    print(f"{streams} streams: {taken} of {tried} drafts accepted")
+    for kind, name in enumerate(("whole turns", "all streams running")):
+        pairs = [(a[kind], b[kind]) for a, b in found[1:]]
+        slow, fast = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
+        each = [b / a for a, b in pairs]
+        print(
+            f"  {name}: {slow:.0f} tokens/s without, {fast:.0f} with, "
+            f"{statistics.median(each):.3f} times ({min(each):.3f} to {max(each):.3f})",
+            flush=True,
+        )
 
 
-def rate(llm: LLM, streams: int, tokens: int) -> float:
-    """Return tokens a second over all streams."""
+def rates(llm: LLM, streams: int, tokens: int) -> tuple[float, float]:
+    """Return tokens a second of a whole turn, and of the time in which all streams decode."""
     prompts = [TokensPrompt([number % 1000 + 1] * 128) for number in range(streams)]
+    engine = llm.engine
     begin = time.perf_counter()
-    llm.generate(prompts, sampling(tokens))
-    return streams * tokens / (time.perf_counter() - begin)
+    for number, prompt in enumerate(prompts):
+        engine.add(str(number), prompt, sampling(tokens))
+    begun: set[str] = set()
+    ended = 0
+    first = last = (begin, 0)
+    while engine.has_work():
+        for update in engine.step():
+            begun.add(update.request_id)
+            ended += update.finished
+        now = (time.perf_counter(), llm.stats().num_generated_tokens)
+        if len(begun) < streams:
+            first = now
+        if not ended:
+            last = now
+    whole = streams * tokens / (now[0] - begin)
+    return whole, (last[1] - first[1]) / (last[0] - first[0])
 
 
 def sampling(tokens: int) -> SamplingParams:
