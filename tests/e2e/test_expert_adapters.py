@@ -131,10 +131,11 @@ def open_engine(root: Path, **options: object) -> LLM:
     return LLM(str(root / "model"), enable_lora=True, max_loras=2, **fixed, **sizes, **options)
 
 
-def test_experts_with_adapters_and_without_share_steps(made) -> None:
+@pytest.mark.parametrize("kernel", ["reference", "native"])
+def test_experts_with_adapters_and_without_share_steps(made, kernel: str) -> None:
     root, wanted = made
     assert wanted[None] not in [wanted[form] for form in FORMS]
-    with open_engine(root, kernel={"moe": "reference"}) as llm:
+    with open_engine(root, kernel={"moe": kernel}) as llm:
         for form in FORMS:
             llm.load_adapter(form, root / form)
         pairs = [(name, index) for index in range(len(PROMPTS)) for name in wanted]
@@ -147,12 +148,25 @@ def test_experts_with_adapters_and_without_share_steps(made) -> None:
             assert found == [wanted[name][index] for name, index in pairs]
 
 
+def test_two_ranks_divide_experts_with_adapters(made) -> None:
+    """Of one model each rank has a part of all channels, of the other half the experts."""
+    root, wanted = made
+    whole = root.name.startswith("qwen3")
+    with open_engine(root, tensor_parallel_size=2, enable_expert_parallel=whole) as llm:
+        for form in FORMS:
+            llm.load_adapter(form, root / form)
+        pairs = [(name, index) for index in range(len(PROMPTS)) for name in wanted]
+        results = llm.generate(
+            [TokensPrompt(PROMPTS[index]) for _, index in pairs],
+            [params(name) for name, _ in pairs],
+        )
+        found = [result.outputs[0].token_ids for result in results]
+        assert found == [wanted[name][index] for name, index in pairs]
+
+
 def test_what_cannot_be_served_is_named(made, tmp_path: Path) -> None:
     root, _ = made
     with open_engine(root) as llm:
-        for form in FORMS:
-            with pytest.raises(CheckpointError, match=r"expert's matrix.*--kernel moe=reference"):
-                llm.load_adapter(form, root / form)
         for number, (a, b, r, message) in enumerate(
             (
                 ((12, HIDDEN), (2 * INNER, 12), 6, "2 experts of .*, but this model has 4"),

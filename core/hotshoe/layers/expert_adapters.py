@@ -1,9 +1,10 @@
 """Adapters of experts: what they add to both products of each expert, beside slot `moe`.
 
 Operations that multiply, gate and add up in one call leave no room between their products. So a
-step with such adapters asks for `AdaptableMoeOp.adapted`, which calls back behind each product, and
-is not recorded; where an operation has nothing of the kind, such adapters are refused. They take
-memory on the device when the first one is loaded.
+step with such adapters asks for `AdaptableMoeOp.adapted`, which calls back between them, and
+is not recorded; where an operation has nothing of the kind, such adapters are refused. Slot `lora`
+adds them, by places that each stand for an adapter's part of one expert. They take memory on the
+device when the first one is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import Factors, Use, check_factors
 from hotshoe.layers.formats import Share
 from hotshoe.layers.magnitudes import Gain
-from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec
+from hotshoe.slots import AdaptableMoeOp, LinearSpec, LoraOp, LoraSpec, MoeOp, MoeSpec
+from hotshoe.slots.reference.lora import ordered
 
 if TYPE_CHECKING:
     from hotshoe.layers.context import BuildContext
@@ -61,6 +63,10 @@ class AdaptedExperts:
         self._sides, self._rows = len(first) + 1, sum(size for _, size, _ in first)
         self._hidden, self._inner = hidden, self._rows // (1 + spec.gated)
         self._held: dict[str, Tensor] = {}  # a and b of both products, once any is needed
+        self._products: dict[str, tuple[LoraSpec, LoraOp]] = {}
+        for product, side, count in (("gate_up", spec.gate_up, len(first)), ("down", spec.down, 1)):
+            lora = self._lora(side, count)
+            self._products[product] = lora, ctx.selector.choose("lora", lora)
         self._matrices = [
             (place, side, matrix)
             for place, (_, first, second) in enumerate(experts)
@@ -160,13 +166,10 @@ class AdaptedExperts:
     def _reserve(self) -> None:
         if self._held:
             return
-        limits, spec = self._table.limits, self._spec
-        many, rank = (limits.max_adapters, len(self._experts)), limits.max_rank
         shapes = {
-            "gate_up.a": (*many, rank * (self._sides - 1), spec.gate_up.in_features),
-            "gate_up.b": (*many, rank, spec.gate_up.out_features),
-            "down.a": (*many, rank, spec.down.in_features),
-            "down.b": (*many, rank, spec.down.out_features),
+            f"{name}.{kind}": (spec.max_adapters, spec.rank, size)
+            for name, (spec, _) in self._products.items()
+            for kind, size in (("a", spec.in_features), ("b", spec.out_features))
         }
         numbers = sum(torch.Size(shape).numel() for shape in shapes.values())
         self._table.take(numbers * self._dtype.itemsize, self._facts)
@@ -186,16 +189,25 @@ class AdaptedExperts:
             return
         expert, side, _ = self._matrices[index]
         name, ranks, rows = self._where(side)
-        a, b = (self._held[f"{name}.{kind}"][place, expert] for kind in "ab")
-        a[ranks] = 0
-        b[:, rows] = 0
+        at = place * len(self._experts) + expert
+        a, b = (self._held[f"{name}.{kind}"][at, ranks] for kind in "ab")
+        a.zero_()
+        b.zero_()
         if factors is not None:
             rank = len(factors.a)
-            a[ranks][:rank] = factors.a
+            a[:rank] = factors.a
             b[:rank, rows] = factors.b.T
 
+    def _lora(self, side: LinearSpec, count: int) -> LoraSpec:
+        """Ask for what adapters add to a product of so many stacked matrices."""
+        limits = self._table.limits
+        places, rank = limits.max_adapters * len(self._experts), limits.max_rank * count
+        parts = (side.out_features // count,) * count
+        dtype = self._spec.dtype
+        return LoraSpec(side.in_features, side.out_features, rank, places, dtype, parts, late=True)
+
     def _where(self, side: int) -> tuple[str, slice, slice]:
-        """Return the product of one of an expert's matrices, its ranks of a and its outputs."""
+        """Return the product of one of an expert's matrices, its ranks and its outputs."""
         first, rank = self._sides - 1, self._table.limits.max_rank
         if side == first:
             return "down", slice(0, rank), slice(None)
@@ -211,23 +223,20 @@ class AdaptedExperts:
         use = self._table.uses.get(num_tokens)
         return use if use is not None and use.apart and self._held else None
 
-    def add(self, use: Use, name: str, expert: int, y: Tensor, x: Tensor, tokens: Tensor) -> None:
-        """Add to y, in place, what adapters make of x in one expert's product.
+    def add(
+        self, use: Use, name: str, y: Tensor, x: Tensor, tokens: Tensor, experts: Tensor
+    ) -> None:
+        """Add to y, in place, what adapters make of x; see `hotshoe.slots.ProductChange`.
 
         Args:
             use: From `of`.
-            name: "gate_up" or "down".
-            expert: Its place here.
-            y: [n, out_features]. x: [n, in_features]. tokens: [n], whose they are in the step.
         """
-        places = use.tokens.places[tokens]
-        a, b = (self._held[f"{name}.{kind}"][:, expert] for kind in "ab")
-        sides = range(self._sides - 1) if name == "gate_up" else (self._sides - 1,)
-        for place in use.tokens.used:
-            rows = (places == place).nonzero().flatten()
-            for side in sides if len(rows) else ():
-                _, ranks, outputs = self._where(side)
-                y[rows, outputs] += x[rows] @ a[place, ranks].T @ b[place, :, outputs]
+        spec, op = self._products[name]
+        count, adapters = len(self._experts), use.tokens.places[tokens]
+        there = (adapters >= 0) & (experts < count)
+        places = torch.where(there, adapters * count + experts, -1).to(torch.int32)
+        a, b = (self._held[f"{name}.{kind}"] for kind in "ab")
+        op(y, x, a, b, ordered(places, spec.max_adapters))
 
 
 def adapted_experts(

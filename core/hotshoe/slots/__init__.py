@@ -24,7 +24,7 @@ from hotshoe.slots.mixers import (
     StateSpaceOp,
     StateSpaceWeights,
 )
-from hotshoe.slots.mixture import AdaptableMoeOp, MoeOp, Placement
+from hotshoe.slots.mixture import AdaptableMoeOp, MoeOp, Placement, ProductChange
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionOp,
@@ -136,6 +136,7 @@ __all__ = [
     "NormSpec",
     "PendingTransfer",
     "Placement",
+    "ProductChange",
     "QuantSpec",
     "Quantized",
     "Rendezvous",

@@ -77,24 +77,25 @@ class MoeOp(Protocol):
         ...
 
 
-class Between(Protocol):
-    """What is called behind each product of an expert."""
+class ProductChange(Protocol):
+    """What is called behind the products of experts: of all at once, or of some at a time."""
 
-    def __call__(self, name: str, expert: int, y: Tensor, x: Tensor, tokens: Tensor) -> None:
-        """Change what a product has made, in place.
+    def __call__(self, name: str, y: Tensor, x: Tensor, tokens: Tensor, experts: Tensor) -> None:
+        """Change what products have made, in place.
 
         Args:
             name: "gate_up" or "down".
-            expert: Its place here.
-            y: [n, out_features], the product of x [n, in_features].
-            tokens: [n] int64, whose rows of the call's x these are.
+            y: [n, out_features], model dtype, the products of x [n, in_features].
+            tokens: [n] integers, whose rows of the call's x these are.
+            experts: [n] integers, the place of each row's expert; behind the last place, its rows
+                of x and y hold anything.
         """
         ...
 
 
 @runtime_checkable
 class AdaptableMoeOp(MoeOp, Protocol):
-    """A mixture whose experts may have adapters: it stops behind each product."""
+    """A mixture whose experts may have adapters: it stops between its products."""
 
     def adapted(
         self,
@@ -102,7 +103,7 @@ class AdaptableMoeOp(MoeOp, Protocol):
         logits: Tensor,
         correction: Tensor | None,
         placement: Placement | None,
-        between: Between,
+        between: ProductChange,
     ) -> Tensor:
         """Compute the mixture, and let `between` change what each product makes."""
         ...

@@ -437,6 +437,7 @@ class LoraSpec:
         dtype: Of x, y and the adapters.
         parts: Outputs of each of several stacked matrices, which share the ranks equally: of b, the
             rows of a matrix are zero outside of its outputs. Empty for one matrix.
+        late: The step itself writes who has which adapter, right before the call.
     """
 
     in_features: int
@@ -445,6 +446,7 @@ class LoraSpec:
     max_adapters: int
     dtype: str
     parts: tuple[int, ...] = ()
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,22 @@
 """Candidate `native` of slot `moe`: one kernel call from the router's logits to the weighted sum.
 
+Steps with adapters of experts multiply expert by expert, with the same packed matrices.
+
 Experts' matrices are packed as those of `hotshoe_cpu.linear`, one behind the other. Plain gates
 multiply inside the product that computes them; clamped and other ones are a pass of their own.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, MoeSpec, Placement, Verdict, refuse, renewed
+from hotshoe.slots import LinearSpec, MoeSpec, Placement, ProductChange, Verdict, refuse, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.slots.reference.moe import by_expert
 from hotshoe_cpu import linear
 from hotshoe_cpu.activation import ACTIVATION_CODES
 from hotshoe_cpu.native import judge, kernels
@@ -22,6 +26,8 @@ SCORINGS = {"softmax": 0, "sigmoid": 1}
 GROUP_COUNTS = {"max": 1, "top2": 2}
 #: Experts lie this many bytes apart, or a multiple.
 ALIGNMENT = 64
+#: Rows of a packed block. Of gates and ups that are packed side by side, blocks take turns.
+BLOCK_ROWS = 16
 
 
 def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
@@ -72,6 +78,31 @@ class _Matrices:
             if self.bias is None:
                 self.bias = torch.zeros(self._experts, spec.out_features)
             renewed(self.bias[expert], torch.cat([part.float() for part in tensors["bias"]]))
+
+    def multiply(self, expert: int, x: Tensor) -> Tensor:
+        """Return one expert's products of x [n, in_features], gates in front of ups."""
+        rows, halves = self._spec.out_features, 1 + self.fused
+        padded = -(-rows // halves // BLOCK_ROWS) * BLOCK_ROWS * halves if self.fused else rows
+        y = torch.empty(len(x), padded, dtype=x.dtype)
+        self._native.linear(
+            self.code,
+            self.packed.data_ptr() + expert * self.stride,
+            padded,
+            self._spec.in_features,
+            len(x),
+            linear.CODES[x.dtype],
+            x.data_ptr(),
+            x.stride(0),
+            0,
+            linear.CODES[x.dtype],
+            y.data_ptr(),
+            padded,
+            linear.NO_GATE,
+        )
+        if self.fused:
+            turns = y.view(len(x), -1, halves, BLOCK_ROWS).transpose(1, 2)
+            y = turns.reshape(len(x), halves, -1)[..., : rows // halves].flatten(1)
+        return y if self.bias is None else y.add_(self.bias[expert])
 
     def state(self) -> dict[str, Tensor]:
         held = {"packed": self.packed} if self.packed.numel() else {}
@@ -151,6 +182,22 @@ class Moe:
             *(() if placement is None else (self._spec.places, *_addresses(placement))),
         )
         return y
+
+    def adapted(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None,
+        between: ProductChange,
+    ) -> Tensor:
+        """See `hotshoe.slots.AdaptableMoeOp`."""
+        first, second = (
+            [partial(matrices.multiply, expert) for expert in range(self._spec.places)]
+            for matrices in (self._gate_up, self._down)
+        )
+        router = (logits, correction)
+        return by_expert(self._spec, (first, second), x, router, placement, between)
 
     def nbytes(self) -> int:
         return self._gate_up.nbytes() + self._down.nbytes()

@@ -279,8 +279,8 @@ def expert(facts: DeviceFacts, side: LinearSpec) -> dict[str, list[Tensor]]:
     return found | ({"bias": [tensor(facts, n)]} if side.bias else {})
 
 
-def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
-    """Return a call of a mixture of experts."""
+def mix(tokens: int, spec: MoeSpec, stopping: bool = False) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a mixture of experts, which may stop between its products."""
 
     def call(facts: DeviceFacts) -> bool:
         operation = moe.Moe(spec, facts)
@@ -292,7 +292,8 @@ def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
         logits = tensor(facts, tokens, spec.num_experts, dtype="float32")
         correction = tensor(facts, spec.num_experts, dtype="float32")
         x = tensor(facts, tokens, spec.gate_up.in_features, dtype=spec.dtype)
-        operation(x, logits, correction if spec.router.correction else None)
+        given = (x, logits, correction if spec.router.correction else None, None)
+        operation.adapted(*given, lambda *_: None) if stopping else operation(*given)
         return True
 
     return call
@@ -474,6 +475,7 @@ CASES: tuple[Case, ...] = (
         for name, (spec, quant) in EXPERTS.items()
         for tokens in (1, 64, 256, 8192)
     ),
+    *(Case(f"moe adapted {tokens}", mix(tokens, QWEN, True)) for tokens in (1, 256)),
     *(
         Case(f"lora {name} {tokens}", adapt(tokens, spec), name == "qkv")
         for name, spec in ADAPTERS.items()

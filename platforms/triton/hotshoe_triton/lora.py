@@ -89,7 +89,8 @@ class Lora:
         self._ranks, self._width = ranks, min(ALONE_WIDTH, ALONE_BYTES // size // ranks)
         self._blocks_alone = self._blocks_of(self._width)
         self._align = math.gcd(16, *(spec.parts or (spec.out_features,)))
-        self._shared = {"RANK": spec.rank, "num_warps": 4} | chaining(facts)
+        chain = {"CHAINED": False} if spec.late else chaining(facts)
+        self._shared = {"RANK": spec.rank, "num_warps": 4} | chain
         self._constants = self._shared | {
             "ADAPTERS": spec.max_adapters,
             "BLOCK_A": next_power_of_2(spec.max_adapters),

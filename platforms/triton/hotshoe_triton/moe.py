@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, MoeSpec, Placement, RouterSpec, Verdict
+from hotshoe.slots import LinearSpec, MoeSpec, Placement, ProductChange, RouterSpec, Verdict
 from hotshoe.slots.reference import accepts
 from hotshoe.slots.reference import router as reference
 from hotshoe_triton import experts
@@ -29,6 +29,8 @@ DIFFERENT = 0.9
 ROOM = 1.5
 #: Columns of a program of `combine`, and pairs that one of `arrange` looks at.
 COMBINED, ARRANGED = 1024, 4096
+#: Of `grouped` where sums stay what they are.
+PLAIN = {"GATED": False, "ACTIVATION": "none", "LIMIT": None, "ALPHA": 1.0, "SHIFT": 0.0}
 
 
 def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
@@ -285,16 +287,40 @@ class Moe:
         y = x.new_empty(len(x), self._size)
         if not len(x):
             return y
-        weights, ids = self._route(logits, correction)
-        if placement is not None:
-            ids = reference.placed(ids.long(), placement)
+        weights, ids = self._chosen(logits, correction, placement)
         plan = self.plan or plan_for(len(x), self._spec, self._facts)
-        inner = x.new_empty(ids.numel(), self._inner_size)
         if plan.first.pairs:
-            self._by_expert(plan, y, x, inner, weights, ids)
+            self._by_expert(plan, y, x, weights, ids)
         else:
+            inner = x.new_empty(ids.numel(), self._inner_size)
             self._by_pair(plan, y, x, inner, weights, ids)
         return y
+
+    def adapted(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None,
+        between: ProductChange,
+    ) -> Tensor:
+        """See `hotshoe.slots.AdaptableMoeOp`. It never goes pair by pair."""
+        y = x.new_empty(len(x), self._size)
+        if not len(x):
+            return y
+        weights, ids = self._chosen(logits, correction, placement)
+        plan = self.plan or plan_for(len(x), self._spec, self._facts)
+        if not plan.first.pairs:
+            plan = one_tile(self._spec, self._facts)
+        self._by_expert(plan, y, x, weights, ids, between)
+        return y
+
+    def _chosen(
+        self, logits: Tensor, correction: Tensor | None, placement: Placement | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return weights and places of each token's experts."""
+        weights, ids = self._route(logits, correction)
+        return weights, ids if placement is None else reference.placed(ids.long(), placement)
 
     def _by_pair(
         self, plan: Plan, y: Tensor, x: Tensor, inner: Tensor, weights: Tensor, ids: Tensor
@@ -317,34 +343,60 @@ class Moe:
         )  # fmt: skip
 
     def _by_expert(
-        self, plan: Plan, y: Tensor, x: Tensor, inner: Tensor, weights: Tensor, ids: Tensor
+        self,
+        plan: Plan,
+        y: Tensor,
+        x: Tensor,
+        weights: Tensor,
+        ids: Tensor,
+        between: ProductChange | None = None,
     ) -> None:
         """Compute blocks of each expert's pairs, and write y."""
-        pairs, count = ids.numel(), self._spec.places
+        pairs, count, top_k = ids.numel(), self._spec.places, self._spec.top_k
         blocks = pairs // plan.first.pairs + count
         order = ids.new_empty(pairs)
         # Pairs of experts on other ranks get no block, and results of zero.
         elsewhere = self._spec.held is not None
+        room = x.new_zeros if elsewhere else x.new_empty
         cut = ids.new_full((blocks, 3), -1) if elsewhere else ids.new_empty(blocks, 3)
         self._kernels.arrange[(count,)](
             order, cut, ids, pairs, BLOCK_M=plan.first.pairs,
             BLOCK_P=min(ARRANGED, max(128, next_power_of_2(pairs))), num_warps=4, **self._chain,
         )  # fmt: skip
-        results = (x.new_zeros if elsewhere else x.new_empty)(pairs, self._size)
-        for first, tile, source, made, held in (
-            (True, plan.first, x, inner, self._gate_up),
-            (False, plan.second, inner, results, self._down),
-        ):
-            grid = (blocks * -(-made.size(1) // tile.rows),)
-            inside = self._inner if first else self._inner | {"GATED": False}
-            self._grouped[grid](
+
+        def multiply(first: bool, made: Tensor, source: Tensor, inside: Mapping[str, Any]) -> None:
+            tile, held = (plan.first, self._gate_up) if first else (plan.second, self._down)
+            rows = made.size(1)
+            self._grouped[(blocks * -(-rows // tile.rows),)](
                 made, source, *held.operands(), order, cut, source.stride(0), FIRST=first,
-                **self._sizes(first), **inside, **held.constants(), **tile.constants(),
-                **self._chain,
+                **(self._sizes(first) | {"N": rows}), **inside, **held.constants(),
+                **tile.constants(), **self._chain,
             )  # fmt: skip
+
+        inner = x.new_empty(pairs, self._inner_size)
+        if between is None:
+            multiply(True, inner, x, self._inner)
+        else:
+            sorted_ids, sorted_pairs = ids.flatten().sort(stable=True)  # as `order`, and the rest
+            tokens = sorted_pairs // top_k
+            wide = room(pairs, self._spec.gate_up.out_features)
+            multiply(True, wide, x, PLAIN)
+            between("gate_up", wide, x[tokens], tokens, sorted_ids)
+            block = min(COMBINED, next_power_of_2(self._inner_size))
+            self._kernels.inner_rows[(pairs, -(-self._inner_size // block))](
+                inner, wide, N=self._inner_size, BLOCK_N=block, **self._inner, **self._chain
+            )
+            del wide
+        results = room(pairs, self._size)
+        multiply(False, results, inner, PLAIN)
+        if between is not None:
+            own = torch.empty_like(inner)
+            own[sorted_pairs] = inner
+            tokens = torch.arange(pairs, device=x.device) // top_k
+            between("down", results, own, tokens, ids.flatten())
         block = min(COMBINED, next_power_of_2(self._size))
         self._kernels.combine[(len(x), -(-self._size // block))](
-            y, results, weights, N=self._size, TOP_K=self._spec.top_k, BLOCK_N=block,
+            y, results, weights, N=self._size, TOP_K=top_k, BLOCK_N=block,
             num_warps=max(1, block // 256), **self._chain,
         )  # fmt: skip
 

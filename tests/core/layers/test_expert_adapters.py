@@ -81,12 +81,16 @@ def test_what_cannot_be_computed_is_refused(ctx: BuildContext) -> None:
         layer.check("0.gate", 0, part._replace(magnitude=torch.ones(5)), RANK)
     with pytest.raises(CheckpointError, match="this model's matrix is"):
         layer.check("0.down", 2, part, RANK)
+    in_one_call = experts(ctx, (8, 5))
+    in_one_call._op = object()
+    with pytest.raises(CheckpointError, match=r"expert's matrix.*--kernel moe=reference"):
+        in_one_call.check("0.gate", 0, part, RANK)
     with pytest.raises(CheckpointError, match="start without --enable-eplb"):
         experts(ctx, (8, 5), moves=True).check("0.gate", 0, part, RANK)
 
 
 def test_memory_is_taken_with_the_first_adapter(ctx: BuildContext) -> None:
-    numbers = COUNT * RANK * (2 * 8 + 10 + 5 + 8)
+    numbers = COUNT * RANK * (2 * (8 + 10) + 5 + 8)
     for spare in (0, -1):
         facts = replace(ctx.selector.facts, memory_bytes=4 * numbers + spare)
         layer = experts(replace(ctx, selector=Selector(SLOTS, [], facts)), (8, 5))

@@ -71,6 +71,33 @@ def test_matches_the_reference(facts: DeviceFacts, rng: torch.Generator, name: s
         torch.testing.assert_close(got, want, rtol=relative, atol=absolute)
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_products_are_changed_as_in_the_reference(
+    facts: DeviceFacts, rng: torch.Generator, name: str
+) -> None:
+    """Each row's change says which token and expert it is of."""
+    spec = SPECS[name]
+    native, plain = Moe(spec, facts), Reference(spec, facts)
+    load([native, plain], spec, rng)
+    correction = torch.randn(EXPERTS, generator=rng) / 4 if spec.router.correction else None
+    x = torch.randn(9, 100, generator=rng).to(getattr(torch, spec.dtype))[:, :HIDDEN]
+    logits = 2 * torch.randn(9, EXPERTS, generator=rng)
+
+    def change(name: str, y: torch.Tensor, x: torch.Tensor, tokens, experts) -> None:
+        assert y.shape[1] == getattr(spec, name).out_features
+        y += ((tokens - 2 * experts)[:, None] * x[:, :1]).to(y.dtype) / 8
+
+    given = (x, logits, correction, None)
+    want, got, unchanged = (
+        op.adapted(*given, how)
+        for op, how in ((plain, change), (native, change), (native, lambda *_: None))
+    )
+    relative, absolute = (1e-5, 1e-5) if spec.dtype == "float32" else (2**-6, 0.15)
+    torch.testing.assert_close(got, want, rtol=relative, atol=absolute)
+    torch.testing.assert_close(unchanged, native(*given), rtol=relative, atol=absolute)
+    assert not torch.allclose(got.float(), unchanged.float(), atol=0.2)
+
+
 def test_experts_are_replaced_where_they_lie(facts: DeviceFacts, rng: torch.Generator) -> None:
     spec = SPECS["clamped"]
     native = Moe(spec, facts)

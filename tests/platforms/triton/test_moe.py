@@ -107,6 +107,30 @@ def test_matches_the_reference(
         assert ((got.float() - want.float()).abs() <= TOLERANCE[spec.dtype] * largest).all()
 
 
+@pytest.mark.parametrize("name", ["clamped", "odd"])
+def test_products_are_changed_as_in_the_reference(
+    facts: DeviceFacts, rng: torch.Generator, name: str
+) -> None:
+    """Each row's change says which token and expert it is of."""
+    spec = SPECS[name]
+    op, plain = moe.Moe(spec, facts), Reference(spec, facts)
+    load([op, plain], spec, rng)
+    given = tokens(9, spec, rng)
+
+    def change(name: str, y: torch.Tensor, x: torch.Tensor, tokens, experts) -> None:
+        assert y.shape[1] == getattr(spec, name).out_features
+        y += (tokens - 2 * experts)[:, None] * x[:, :1] / 8
+
+    want, got, unchanged = (
+        op.adapted(*given, None, how)
+        for op, how in ((plain, change), (op, change), (op, lambda *_: None))
+    )
+    largest = want.abs().amax(1, keepdim=True)
+    assert ((got - want).abs() <= TOLERANCE[spec.dtype] * largest).all()
+    torch.testing.assert_close(unchanged, op(*given), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(got, unchanged, atol=0.1)
+
+
 @pytest.mark.parametrize("name", ROUTERS)
 def test_experts_are_chosen_as_the_reference_does(
     facts: DeviceFacts, rng: torch.Generator, name: str
@@ -226,10 +250,18 @@ def test_plans_fit_shared_memory(arch: str, dtype: str) -> None:
                 assert stage * tile.stages <= arch_of(facts).shared_bytes
 
 
+class Stopping(moe.Moe):
+    """Stops between its products, and changes nothing."""
+
+    def __call__(self, x, logits, correction, placement=None) -> torch.Tensor:
+        return self.adapted(x, logits, correction, placement, lambda *_: None)
+
+
+@pytest.mark.parametrize("kind", [moe.Moe, Stopping])
 @pytest.mark.parametrize("weight", [None, cases.OPERANDS[0]["weight"]], ids=["plain", "packed"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_rank_with_some_experts_adds_up_what_these_compute(
-    facts: DeviceFacts, weight: QuantSpec | None, dtype: str
+    facts: DeviceFacts, weight: QuantSpec | None, dtype: str, kind: type[moe.Moe]
 ) -> None:
     """Experts that are elsewhere add nothing, take turns, and are counted; NaN goes nowhere."""
     source = torch.Generator().manual_seed(torch.seed() % 2**32)
@@ -237,7 +269,7 @@ def test_a_rank_with_some_experts_adds_up_what_these_compute(
         spec = cases.moe(64, 48, dtype, held=held, weight=weight, bias=True)
         assert moe.supports(spec, facts).accepted
         problem, place = cases.SUITE.problem(Setup(spec, shape), source), Place(facts.device)
-        got = problem.call(moe.Moe(spec, facts), place)
+        got = problem.call(kind(spec, facts), place)
         assert not place.overrun()
         for name, expected in problem.expected().items():
             found = expected.check(got[name].cpu())

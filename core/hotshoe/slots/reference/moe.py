@@ -4,18 +4,21 @@ It asks the device how many tokens each expert has, and so waits for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.mixture import Between, Placement
+from hotshoe.slots.mixture import Placement, ProductChange
 from hotshoe.slots.operations import LinearOp
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 from hotshoe.slots.reference.linear import Linear
 from hotshoe.slots.reference.router import placed, route
 from hotshoe.slots.specs import LinearSpec, MoeSpec
+
+#: Maps [n, in_features] to [n, out_features].
+Product: TypeAlias = Callable[[Tensor], Tensor]
 
 EXPERT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **ACTIVATIONS,
@@ -73,39 +76,54 @@ class Moe:
         logits: Tensor,
         correction: Tensor | None,
         placement: Placement | None,
-        between: Between | None,
+        between: ProductChange | None,
     ) -> Tensor:
         """See `hotshoe.slots.AdaptableMoeOp`."""
-        weights, ids = route(logits, correction, self._spec.top_k, self._spec.router)
-        flat = (ids if placement is None else placed(ids, placement)).flatten()
-        order = flat.argsort(stable=True)
-        tokens = order // self._spec.top_k
-        rows = x[tokens]
-        counts = flat.bincount(minlength=self._spec.places).tolist()
-        size = self._spec.down.out_features
-        results = torch.zeros(len(flat), size, dtype=torch.float32, device=x.device)
-        begin = 0
-        for expert, count in enumerate(counts[: self._spec.places]):
-            if count:
-                part = slice(begin, begin := begin + count)
-                change = None if between is None else partial(between, tokens=tokens[part])
-                results[order[part]] = self._expert(expert, rows[part], change).float()
-        summed = (results.view(*ids.shape, size) * weights[:, :, None]).sum(1)
-        return summed.to(x.dtype)
-
-    def _expert(self, expert: int, x: Tensor, change: Callable[..., None] | None) -> Tensor:
-        """Return what one expert makes of its tokens [n, in_features]."""
-        y = self._gate_up[expert](x)
-        if change is not None:
-            change("gate_up", expert, y, x)
-        inner = activated(y.float(), self._spec).to(x.dtype)
-        y = self._down[expert](inner)
-        if change is not None:
-            change("down", expert, y, inner)
-        return y
+        products = self._gate_up, self._down
+        return by_expert(self._spec, products, x, (logits, correction), placement, between)
 
     def nbytes(self) -> int:
         return sum(matrix.nbytes() for matrix in (*self._gate_up, *self._down))
+
+
+def by_expert(
+    spec: MoeSpec,
+    products: tuple[Sequence[Product], Sequence[Product]],
+    x: Tensor,
+    router: tuple[Tensor, Tensor | None],
+    placement: Placement | None,
+    between: ProductChange | None,
+) -> Tensor:
+    """Compute a mixture expert by expert.
+
+    Args:
+        spec: The mixture.
+        products: Of each expert here, by the first matrix and by the second.
+        x: See `hotshoe.slots.MoeOp`.
+        router: Its logits and correction.
+        placement, between: See `hotshoe.slots.AdaptableMoeOp`.
+    """
+    weights, ids = route(*router, spec.top_k, spec.router)
+    flat = (ids if placement is None else placed(ids, placement)).flatten()
+    order = flat.argsort(stable=True)
+    tokens, experts = order // spec.top_k, flat[order]
+    rows = x[tokens]
+    size = spec.down.out_features
+    results = torch.zeros(len(flat), size, dtype=torch.float32, device=x.device)
+    begin = 0
+    for expert, count in enumerate(flat.bincount(minlength=spec.places).tolist()[: spec.places]):
+        if not count:
+            continue
+        part = slice(begin, begin := begin + count)
+        y = products[0][expert](rows[part])
+        if between is not None:
+            between("gate_up", y, rows[part], tokens[part], experts[part])
+        inner = activated(y.float(), spec).to(x.dtype)
+        y = products[1][expert](inner)
+        if between is not None:
+            between("down", y, inner, tokens[part], experts[part])
+        results[order[part]] = y.float()
+    return (results.view(*ids.shape, size) * weights[:, :, None]).sum(1).to(x.dtype)
 
 
 def activated(x: Tensor, spec: MoeSpec) -> Tensor:

@@ -8,7 +8,8 @@ float32, as sums of some columns each, which the second product adds up in order
 depends on timing.
 
 Who has which adapter, and the adapters themselves, are written by copies before a step, never by a
-kernel that others are chained to; so they are read before waiting.
+kernel that others are chained to; so they are read before waiting. Where `LoraSpec.late` says
+otherwise, nothing is chained.
 
 Shape suffixes: A adapters, M tokens, R ranks, S sums, K input features, N output features.
 """

@@ -179,7 +179,7 @@ def finish(
         gate_NM += tl.load(bias_ptrs_N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
         if GATED:
             up_NM += tl.load(bias_ptrs_N + N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
-    if FIRST:
+    if FIRST and ACTIVATION != "none":
         gate_NM = inner_of(gate_NM, up_NM, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
     y_ptrs_NM = y_ptr + to_M.to(tl.int64)[None, :] * N + n_N[:, None]
     there_NM = (n_N < N)[:, None] & (m_M < end)[None, :]
@@ -236,6 +236,32 @@ def grouped(
         x_ptrs_KM += BLOCK_K
     finish(y_ptr, gate_NM, up_NM, bias_ptr + expert * (HALVES * N), n_N, m_M, to_M, end, N, BIAS,
            FIRST, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)  # fmt: skip
+
+
+@triton.jit
+def inner_rows(
+    inner_ptr, y_ptr,
+    N: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Make inner values of what first matrices gave. Grid: (pairs, N / BLOCK_N).
+
+    Args:
+        inner_ptr: [pairs, N], written.
+        y_ptr: [pairs, N]; with GATED 2 * N for N, gates first.
+    """
+    HALVES: tl.constexpr = 2 if GATED else 1
+    pair = tl.program_id(0).to(tl.int64)
+    n_N = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    there_N = n_N < N
+    wait(CHAINED)
+    y_ptrs_N = y_ptr + pair * (HALVES * N) + n_N
+    gate_N = tl.load(y_ptrs_N, mask=there_N, other=0.0).to(tl.float32)
+    up_N = gate_N
+    if GATED:
+        up_N = tl.load(y_ptrs_N + N, mask=there_N, other=0.0).to(tl.float32)
+    inner_N = inner_of(gate_N, up_N, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
+    tl.store(inner_ptr + pair * N + n_N, inner_N.to(inner_ptr.dtype.element_ty), mask=there_N)
 
 
 @triton.jit
