@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, MoeSpec, Placement, ProductChange, Verdict, refuse, renewed
+from hotshoe.slots.reference import moe as reference
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.reference.moe import by_expert
 from hotshoe_cpu import linear
 from hotshoe_cpu.activation import ACTIVATION_CODES
 from hotshoe_cpu.native import judge, kernels
@@ -197,7 +197,7 @@ class Moe:
             for matrices in (self._gate_up, self._down)
         )
         router = (logits, correction)
-        return by_expert(self._spec, (first, second), x, router, placement, between)
+        return reference.by_expert(self._spec, (first, second), x, router, placement, between)
 
     def nbytes(self) -> int:
         return self._gate_up.nbytes() + self._down.nbytes()
