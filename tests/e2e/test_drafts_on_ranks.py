@@ -37,6 +37,8 @@ SHARING, STAGES = "tensor_parallel_size", "pipeline_parallel_size"
         pytest.param("mtp", SHARING, marks=pytest.mark.slow),
         ("eagle3", SHARING),
         ("draft_model", SHARING),
+        pytest.param("eagle", SHARING, marks=pytest.mark.slow),
+        pytest.param("medusa", SHARING, marks=pytest.mark.slow),
         ("mtp", STAGES),
         pytest.param("eagle", STAGES, marks=pytest.mark.slow),
         pytest.param("eagle3", STAGES, marks=pytest.mark.slow),

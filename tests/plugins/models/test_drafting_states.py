@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from tests.e2e import eagle
 from torch import Tensor, nn
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
@@ -94,6 +95,25 @@ def test_answers_are_those_without_drafts(make, name, mode):
         assert 10 < stats.num_accepted_tokens < stats.num_draft_tokens - 10
         assert stats.num_accepted_at[2] > 5
         assert mode != "all" or stats.num_hit_tokens > 0
+
+
+@pytest.mark.parametrize("method", ["eagle", "medusa"])
+def test_heads_of_their_own_change_no_answer(make, tmp_path, method):
+    made = make("qwen3-next", strange=0.3)
+    head = eagle.head_weights(method, made.weights, 1)
+    path = eagle.write(tmp_path / "head", head, **eagle.HEAD_CONFIGS[method])
+    prompts = [TokensPrompt(range(n, 3 * n)) for n in (1, 9, 17, 18)]
+    params = [GREEDY, replace(GREEDY, temperature=10.0, seed=7)] * 2
+    with engine(made.path) as llm:
+        expected = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+    drafts = {"method": method, "model": str(path), "num_speculative_tokens": 3}
+    settings = {"max_num_batched_tokens": 24, "state_cache_mode": "all", "async_scheduling": True}
+    with engine(made.path, speculative_config=drafts, **settings) as llm:
+        for _ in range(2):  # then with a warm cache
+            found = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+            assert found == expected
+        stats = llm.stats()
+        assert 10 < stats.num_accepted_tokens < stats.num_draft_tokens - 10
 
 
 def test_drafts_are_those_of_the_layer(make, checkpoints, variants, monkeypatch):
