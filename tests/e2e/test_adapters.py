@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain.explanation import explain
-from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.errors import CheckpointError, ConfigError, RequestError
 
 #: Adapters and the matrices that each changes, with their rank.
 ADAPTERS = {
@@ -321,6 +321,20 @@ def test_chunks_and_few_tokens_a_step(root: Path, wanted) -> None:
     with open_engine(root, max_num_batched_tokens=8, enable_prefix_caching=False) as llm:
         pairs = [("all", 0), ("mlp", 2), (None, 0), ("attention", 0)]
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+
+
+def test_matrices_that_no_adapter_may_change_stay_as_they_are(root: Path, wanted) -> None:
+    options = {"lora_target_modules": ["q_proj", "v_proj"], "lora_modules": {}}
+    with open_engine(root, **options) as llm:
+        llm.load_adapter("attention", root / "attention")
+        pairs = [("attention", 0), (None, 1), ("attention", 2)]
+        assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+        for name in ("mlp", "ends", "wholes", "all"):
+            with pytest.raises(CheckpointError, match=r"--lora-target-modules leaves .* out"):
+                llm.load_adapter(name, root / name)
+        assert {d.slot for d in llm.decisions} >= {"gated_mlp", "lora"}  # in one operation again
+    with pytest.raises(ConfigError, match=r"names q_prj, but no matrix .* mean q_proj"):
+        open_engine(root, lora_target_modules=["q_prj"])
 
 
 def test_two_ranks_share_an_adapter(root: Path, wanted) -> None:

@@ -10,19 +10,20 @@ Source: Low-rank adaptation, arXiv:2106.09685.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError, MemoryLimitError
+from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
 from hotshoe.layers.formats import Share
 from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraOp, LoraSpec, LoraTokens
 from hotshoe.slots.reference.lora import tokens_of
+from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.layers.context import BuildContext
@@ -47,10 +48,12 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """How many adapters lie on the device at once, and the most that their rank may be."""
+    """How many adapters lie on the device at once, the most that their rank may be, and the last
+    parts of the names of matrices that they may change; of all, if there are none."""
 
     max_adapters: int
     max_rank: int
+    targets: tuple[str, ...] = ()
 
 
 class Use(NamedTuple):
@@ -241,6 +244,7 @@ class AdapterTable:
 
     def __init__(self, limits: AdapterLimits) -> None:
         self.limits = limits
+        self._known: set[str] = set()  # last parts of all matrices' names
         self.layers: dict[str, tuple[Adapted, int]] = {}
         self.uses: dict[int, Use] = {}
         self._stored: dict[str, dict[str, Factors]] = {}
@@ -253,6 +257,26 @@ class AdapterTable:
         self._taken_bytes = 0
         self.reserve(0, "cpu")
         self._places: OrderedDict[str, int] = OrderedDict()
+
+    def takes(self, names: Iterable[str]) -> bool:
+        """Tell whether adapters may change any of these matrices; all of a model are asked for."""
+        ends = {name.rpartition(".")[2] for name in names}
+        self._known |= ends
+        return not self.limits.targets or not ends.isdisjoint(self.limits.targets)
+
+    def check_targets(self) -> None:
+        """Refuse targets that no matrix of a whole model has; it is built.
+
+        Raises:
+            ConfigError: With the first of them.
+        """
+        self.takes((*self.layers, *self.stacks))
+        for name in self.limits.targets:
+            if name not in self._known:
+                raise ConfigError(
+                    f"lora_target_modules names {name}, but no matrix of this model ends so"
+                    f"{did_you_mean(name, self._known)}"
+                )
 
     def adapt(
         self,
@@ -302,6 +326,12 @@ class AdapterTable:
         """
         found = {}
         for matrix, pair in self._unstacked(factors):
+            end = matrix.rpartition(".")[2]
+            if self.limits.targets and end not in self.limits.targets:
+                raise CheckpointError(
+                    f"the adapter changes {matrix}, and --lora-target-modules leaves {end} out; "
+                    "name it there"
+                )
             known = matrix in self.layers
             if self.is_elsewhere(f"{matrix}.weight") or (matrix in self.shared and not known):
                 continue

@@ -248,7 +248,7 @@ def adapted_experts(
     experts: Sequence[tuple[Matrix, Matrix]],
     held: Held,
 ) -> AdaptedExperts | None:
-    """Return what adapters make of a mixture; None where the engine takes none.
+    """Return what adapters make of a mixture; None where none may change it.
 
     Args:
         ctx, prefix, mixture: Of the layer.
@@ -267,4 +267,7 @@ def adapted_experts(
         own = stacked.gate_up.rpartition(".")[0]
     modules = {prefix + own, f"{prefix}mlp.experts"}  # as transformers 5 calls Mixtral's, too
     interleaved = stacked is not None and stacked.interleaved
+    names = [name for _, first, second in found for name, *_ in (*first, second)]
+    if not ctx.adapters.takes((*names, *modules)):
+        return None
     return AdaptedExperts(ctx, spec, op, found, modules, interleaved, held.moves)

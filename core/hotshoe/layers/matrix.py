@@ -144,9 +144,13 @@ class Matrix:
                     sink, shape = _turned(sink), shape[::-1]
                 ctx.weights.expect(full, shape, sink, spec.dtypes, place)
 
+    def takes_adapters(self, ctx: BuildContext) -> bool:
+        """Tell whether adapters may change any of its matrices."""
+        return ctx.adapters is not None and ctx.adapters.takes(name for name, _ in self._parts)
+
     def adapted(self, ctx: BuildContext, op: LinearOp) -> AdaptedLinear | None:
-        """Return what adapters add to this rank's part of the product; None without adapters."""
-        if ctx.adapters is None:
+        """Return what adapters add to this rank's part of the product; None where none may."""
+        if ctx.adapters is None or not self.takes_adapters(ctx):
             return None
         divided = self.spec.in_features < self._in_features
         total = ctx.communicator.all_reduce if divided and ctx.communicator else None

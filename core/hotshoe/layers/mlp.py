@@ -47,7 +47,8 @@ class GatedMLP:
     ) -> None:
         spec = GatedMlpSpec(gate_up.spec, down.spec, activation)
         op: GatedMlpOp | None = None
-        if gate_scale == 1.0 and ctx.adapters is None:  # which lie between its parts
+        adapted = [part.takes_adapters(ctx) for part in (gate_up, down)]  # between its parts
+        if gate_scale == 1.0 and not any(adapted):
             op = ctx.operation("gated_mlp", spec, gate_up.names + down.names)
         self._sum = None
         self._run: Callable[[Tensor | Quantized], Tensor]

@@ -73,7 +73,8 @@ class AdapterRows:
 
 def adapter_table(config: EngineConfig) -> AdapterTable | None:
     """Make room for adapters, if the configuration asks for it."""
-    limits = AdapterLimits(config.max_loras, config.max_lora_rank)
+    targets = tuple(config.lora_target_modules)
+    limits = AdapterLimits(config.max_loras, config.max_lora_rank, targets)
     return AdapterTable(limits) if config.enable_lora else None
 
 

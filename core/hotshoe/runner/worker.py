@@ -232,6 +232,8 @@ class TorchWorker:
             ctx.weights.rename(pattern, replacement)
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)
+        if ctx.adapters is not None and self._mesh.pp.size == 1:
+            ctx.adapters.check_targets()
         self._head = head_of(model, ctx, self._model_config)
         if ctx.offload is not None:
             ctx.offload.plan(alone=self._mesh.pp.size == 1)
