@@ -165,7 +165,7 @@ def rates(llm: LLM, streams: int, tokens: int) -> tuple[float, float]:
         engine.add(str(number), prompt, sampling(tokens))
     begun: set[str] = set()
     ended = 0
-    first = last = (begin, 0)
+    first = last = (begin, llm.stats().num_generated_tokens)
     while engine.has_work():
         for update in engine.step():
             begun.add(update.request_id)
