@@ -265,6 +265,7 @@ class _Router:
             place = Place(holder, "correction", (0, count), ())
             shape = mixture.correction_shape or (count,)
             ctx.weights.expect(prefix + names.correction, shape, self._take, place=place)
+            self._correction = torch.zeros(count, device=ctx.device)  # where it may be absent
 
     def _take(self, tensor: Tensor) -> None:
         flat = tensor.flatten().to(self._device, torch.float32, copy=True)

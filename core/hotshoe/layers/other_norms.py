@@ -38,7 +38,7 @@ class LayerNorm:
         weighted: bool = True,
     ) -> None:
         bias = bias and weighted
-        spec = LayerNormSpec(size, eps, ctx.dtype, bias)
+        spec = self.spec = LayerNormSpec(size, eps, ctx.dtype, bias)
         self._op: LayerNormOp = ctx.selector.choose("layer_norm", spec)
         self._place = (ctx.device, ctx.torch_dtype)
         self._offset = weight_offset

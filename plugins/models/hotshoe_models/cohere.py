@@ -1,5 +1,6 @@
 """Command R (Cohere) and Command R7B, Command A (Cohere 2): one layer norm without bias before
-attention and MLP, which run in parallel; scaled logits. Cohere 2 with experts.
+attention and MLP, which run in parallel; scaled logits; in Command R+ a layer norm of each head's q
+and k, too. Cohere 2 with experts.
 
 Layers of Cohere 2 with a window rotate q and k, the others do not. Defaults are those of
 transformers' CohereConfig, Cohere2Config and Cohere2MoeConfig.
@@ -70,14 +71,14 @@ COHERE_THETA = 500_000.0
 #: Every so-manieth layer of Cohere 2 attends to everything.
 COHERE2_PATTERN = 4
 NAMES = WeightNames(mlp_norm=None)
+QK_NORMED = replace(NAMES, qk_norm=("self_attn.q_norm", "self_attn.k_norm"), layer_qk_norm="own")
 
 
 def build_cohere(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build CohereForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    if flag(config, "use_qk_norm"):
-        raise refuse(config, "use_qk_norm", "is served without norms of q and k")
-    return _decoder(config, ctx, layer_specs(config, ctx, default_theta=COHERE_THETA))
+    names = QK_NORMED if flag(config, "use_qk_norm") else NAMES
+    return _decoder(config, ctx, layer_specs(config, ctx, default_theta=COHERE_THETA), names=names)
 
 
 def build_cohere2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -153,7 +154,6 @@ def _decoder(
         logits_divisor=1.0 / number(config, "logit_scale"),
         qkv_bias=bias,
         o_bias=bias,
-        names=NAMES,
-        **{**norms, **differences},
+        **{**norms, "names": NAMES, **differences},
     )
     return DenseDecoder(spec, ctx)

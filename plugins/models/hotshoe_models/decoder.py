@@ -26,7 +26,7 @@ from hotshoe.models.base import EMBED, GENERATE, DraftHead
 from hotshoe.slots import Quantized
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
-from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
+from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm, plain_norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 from hotshoe_models.whole import Whole, norm_before, under, whole_layers
@@ -60,6 +60,8 @@ class DenseDecoder:
         self._make_embedding = partial(Embedding, ctx, names.embedding, *sizes)
         self._embed = self._make_embedding(adapts=True) if stage.is_first else None
         self._positions = _positions(spec, ctx) if stage.is_first else None
+        named = names.embedding_norm if stage.is_first else None
+        self._embedding_norm = None if named is None else plain_norm(spec, ctx, named)
         rotaries = build_rotaries(ctx, spec.layers[own.start : own.stop])
         self._build_layers(spec, ctx, own, rotaries)
         if spec.generates and stage.is_last:
@@ -118,6 +120,8 @@ class DenseDecoder:
         Before the last stage they are the residual, from which the next stage goes on.
         """
         residual = hidden if self._positions is None else hidden + self._positions(batch)
+        if self._embedding_norm is not None:
+            residual = self._embedding_norm(residual)
         normed = residual if self._first_norm is None else self._first_norm(residual)
         *inner, last = self.layers
         for layer in inner:
@@ -233,7 +237,8 @@ def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
     names, stage = spec.names, ctx.stage
     others = [names.layer.format(i) for i in range(len(spec.layers)) if i not in own]
     if not stage.is_first:
-        others += [f"{name}." for name in (names.embedding, names.positions) if name is not None]
+        first = (names.embedding, names.positions, names.embedding_norm)
+        others += [f"{name}." for name in first if name is not None]
     others += [] if stage.is_last else [f"{names.final_norm}.", f"{names.lm_head}."]
     return [f"^{re.escape(prefix)}" for prefix in others]
 

@@ -11,23 +11,23 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hotshoe.layers import (
     Attention,
     BuildContext,
-    DividedRMSNorm,
     ForwardBatch,
     Linear,
     Matrix,
     Rotary,
     Rotation,
-    Section,
     StateSpace,
     stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.convolutions import ConvMixer
 from hotshoe_models.delta import DeltaMixer
+from hotshoe_models.head_norms import before_heads
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp
 from hotshoe_models.projections import (
@@ -65,14 +65,15 @@ class AttentionMixer:
     """Attention of q, k and v projections over the cache of keys and values."""
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
-        names, prefix = spec.names, spec.names.layer.format(i)
+        prefix = spec.names.layer.format(i)
         matrix, self._gates = qkv_matrix(spec, ctx, i)
         self._qkv = Linear(ctx, matrix)
-        self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
+        self._norms = before_heads(spec, ctx, prefix)
         self._values = Values(spec, ctx, i) if changes_values(spec, i) else None
         self.attention = _attention(spec, ctx, i, rotaries)
         self._temperature, self._limit = spec.layers[i].temperature, spec.qkv_limit
         self._q_width = self.attention.spec.num_heads * spec.head_dim
+        self._softplus = spec.gate_activation == "softplus"
         self._o = Linear(ctx, o_matrix(spec, ctx, i))
         self.input_quant = self._qkv.input_quant
 
@@ -93,8 +94,14 @@ class AttentionMixer:
             qkv = self._values(qkv)
         out = self.attention(qkv, batch)
         if gates is not None:
-            out = out * torch.sigmoid(gates)
+            out = self._gated(out, gates)
         return self._o(out if keep is None else out[keep])
+
+    def _gated(self, out: Tensor, gates: Tensor) -> Tensor:
+        """Scale [num_tokens, channels] by gates of channels or of heads, [num_tokens, gates]."""
+        wide = functional.softplus(gates.float()) if self._softplus else torch.sigmoid(gates)
+        heads = out.view(*gates.shape, -1)
+        return (heads * wide.to(out.dtype)[..., None]).view_as(out)
 
 
 def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
@@ -109,28 +116,6 @@ def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries)
         kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
         chunk=layer.chunk,
     )
-
-
-class _WideNorms:
-    """Norms of q and k over all heads."""
-
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext, prefix: str) -> None:
-        assert spec.names.qk_norm is not None
-        self._norms = []
-        for name, heads in zip(
-            spec.names.qk_norm, (spec.num_heads, spec.num_kv_heads), strict=True
-        ):
-            section = Section(heads, spec.head_dim, shared=heads == spec.num_kv_heads)
-            split = ctx.split("attention heads", section)
-            whole = heads * spec.head_dim
-            self._norms.append(DividedRMSNorm(ctx, prefix + name, whole, split, spec.norm_eps))
-
-    def __call__(self, qkv: Tensor) -> None:
-        """Overwrite q and k in qkv [num_tokens, all channels]."""
-        begin = 0
-        for norm in self._norms:
-            part = qkv[:, begin : (begin := begin + norm.size)]
-            part.copy_(norm(part))
 
 
 class StateMixer:

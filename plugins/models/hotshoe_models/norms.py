@@ -27,7 +27,8 @@ def build_norm(
         size, eps, offset = spec.hidden_size, spec.norm_eps, spec.norm_offset
         parts = {"bias": spec.norm_bias, "weighted": spec.norm_weight}
         return LayerNorm(ctx, name, size, eps, weight_offset=offset, **parts)
-    return RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant)
+    own = name if spec.norm_weight else None
+    return RMSNorm(ctx, own, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant)
 
 
 def plain_norm(spec: DecoderSpec, ctx: BuildContext, name: str) -> Callable[[Tensor], Tensor]:
@@ -41,7 +42,7 @@ def build_add_norm(
     spec: DecoderSpec, ctx: BuildContext, name: str | None, quant: QuantSpec | None, scale: float
 ) -> AddNorm:
     """Build the residual addition and the norm behind it, if there is one."""
-    if name is None or spec.norm == "layer":
+    if name is None or spec.norm == "layer" or not spec.norm_weight:
         return _Add(scale, build_norm(spec, ctx, name))
     eps, offset = spec.norm_eps, spec.norm_offset
     return AddRMSNorm(ctx, name, spec.hidden_size, eps, offset, scale, quant)

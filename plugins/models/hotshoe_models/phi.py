@@ -4,6 +4,8 @@ head rotated, biases everywhere, on the output matrix too.
 Defaults are those of transformers' PhiConfig.
 """
 
+from dataclasses import replace
+
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
@@ -42,13 +44,15 @@ NAMES = WeightNames(
     down="mlp.fc2",
     bare=(r"^(?=(embed_tokens|layers|final_layernorm)\.)", "model."),
 )
+QK_NORMED = replace(
+    NAMES, qk_norm=("self_attn.q_layernorm", "self_attn.k_layernorm"), layer_qk_norm="shared"
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build PhiForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    if flag(config, "qk_layernorm"):
-        raise refuse(config, "qk_layernorm", "is served without norms of q and k")
+    names = QK_NORMED if flag(config, "qk_layernorm") else NAMES
     if flag(config, "tie_word_embeddings"):
         raise refuse(config, "tie_word_embeddings", "has an output matrix with a bias")
     spec = decoder_spec(
@@ -63,6 +67,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         o_bias=True,
         mlp_bias=True,
         lm_head_bias=True,
-        names=NAMES,
+        names=names,
     )
     return DenseDecoder(spec, ctx)

@@ -7,6 +7,7 @@ from hotshoe.plugins import hookimpl
 HOTSHOE_HOOK_API = 2
 
 ARCHITECTURES = {
+    "AXK1ForCausalLM": "hotshoe_models.axk1:build",
     "ApertusForCausalLM": "hotshoe_models.apertus:build",
     "ArceeForCausalLM": "hotshoe_models.arcee:build",
     "BambaForCausalLM": "hotshoe_models.bamba:build",
@@ -27,6 +28,7 @@ ARCHITECTURES = {
     "DeepseekV2ForCausalLM": "hotshoe_models.deepseek:build_v2",
     "DeepseekV3ForCausalLM": "hotshoe_models.deepseek:build_v3",
     "DeepseekV32ForCausalLM": "hotshoe_models.deepseek_v32:build",
+    "FlintForCausalLM": "hotshoe_models.flint:build",
     "GPT2LMHeadModel": "hotshoe_models.gpt2:build",
     "GPTBigCodeForCausalLM": "hotshoe_models.gpt_bigcode:build",
     "GPTJForCausalLM": "hotshoe_models.gptj:build",
@@ -51,8 +53,10 @@ ARCHITECTURES = {
     "HunYuanDenseV1ForCausalLM": "hotshoe_models.hunyuan:build",
     "HunYuanMoEV1ForCausalLM": "hotshoe_models.hunyuan:build_moe",
     "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",
+    "LagunaForCausalLM": "hotshoe_models.laguna:build",
     "Lfm2ForCausalLM": "hotshoe_models.lfm2:build",
     "Lfm2MoeForCausalLM": "hotshoe_models.lfm2:build_moe",
+    "Lfm3ForCausalLM": "hotshoe_models.lfm3:build",
     "Llama4ForCausalLM": "hotshoe_models.llama4:build",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
     "MambaForCausalLM": "hotshoe_models.mamba:build",
@@ -65,6 +69,7 @@ ARCHITECTURES = {
     "Mistral4ForCausalLM": "hotshoe_models.mistral4:build",
     "MistralForCausalLM": "hotshoe_models.mistral:build",
     "MixtralForCausalLM": "hotshoe_models.mixtral:build",
+    "NanoChatForCausalLM": "hotshoe_models.nanochat:build",
     "NemotronForCausalLM": "hotshoe_models.nemotron:build",
     "NemotronHForCausalLM": "hotshoe_models.nemotron_h:build",
     "OPTForCausalLM": "hotshoe_models.opt:build",
@@ -72,6 +77,7 @@ ARCHITECTURES = {
     "Olmo3ForCausalLM": "hotshoe_models.olmo:build_olmo3",
     "OlmoForCausalLM": "hotshoe_models.olmo:build_olmo",
     "OlmoeForCausalLM": "hotshoe_models.olmoe:build",
+    "PersimmonForCausalLM": "hotshoe_models.persimmon:build",
     "PhiForCausalLM": "hotshoe_models.phi:build",
     "Phi3ForCausalLM": "hotshoe_models.phi3:build",
     "PhiMoEForCausalLM": "hotshoe_models.phi_moe:build",

@@ -27,9 +27,10 @@ def qkv_matrix(spec: DecoderSpec, ctx: BuildContext, i: int) -> tuple[Matrix, in
         outputs, gates = with_gates(outputs, spec)
         rows[0] *= 2
     elif spec.gated_attention:
-        outputs = ctx.split("attention heads", heads, heads, *kv_heads)
-        gates = ctx.split("attention heads", heads).size
-        rows, stored = [rows[0], *rows], (names.gate, *stored)
+        section = Section(spec.num_heads, 1 if names.head_gates else spec.head_dim)
+        outputs = ctx.split("attention heads", section, heads, *kv_heads)
+        gates = ctx.split("attention heads", section).size
+        rows, stored = [section.units * section.width, *rows], (names.gate, *stored)
     matrix = Matrix(
         ctx,
         parts_of(prefix, stored, rows),
@@ -76,7 +77,7 @@ def attention_spec(spec: DecoderSpec, ctx: BuildContext, i: int) -> AttentionSpe
 def qk_norm_of(spec: DecoderSpec, i: int) -> QkNorm | None:
     """Return the norms of each head's q and k, which take no notice of a temperature."""
     layer, names = spec.layers[i], spec.names
-    if names.qk_norm is None or names.wide_qk_norm:
+    if names.qk_norm is None or names.wide_qk_norm or names.layer_qk_norm:
         norm = QkNorm(spec.norm_eps, None) if layer.unit_qk else None
     else:
         first, second = (names.layer.format(i) + name for name in names.qk_norm)

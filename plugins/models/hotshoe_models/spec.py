@@ -7,6 +7,7 @@ here knows any family.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -21,16 +22,21 @@ class WeightNames:
     Attributes:
         layer: Prefix of a layer, with {} for its index.
         positions: A vector for each position, added to embeddings; None for none.
+        embedding_norm: The norm of embeddings, in front of the first layer; None for none.
         qkv: One name per matrix, or one for the three stacked.
         grouped_qkv: The stacked rows are, for each kv head: its queries, its key, its value.
         qkv_shards: The stacked rows are, for each of so many shares of the heads: their queries,
             their values, their keys; 0 for none.
         gate: Of `gated_attention`, the matrix of gates; None where rows of queries hold them.
+        head_gates: That matrix has one gate for each head, not one for each channel.
         gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
         activation: Of an activation that has weights.
         qk_norm: Norms of each head's q and k before rotation; None for none.
         wide_qk_norm: They are norms of all heads' q and k together.
         late_qk_norm: They come behind rotation.
+        layer_qk_norm: They are layer norms: "shared" by all heads, with a bias, or with "own"
+            weights of each head, without; the names of tensors that hold one head's have {} for
+            its index. None for RMS norms.
         sinks: Logits, one a head, that join the softmax's denominator; None for none.
         input_norm: The norm in front of attention; None for none, as in OLMo 2.
         mlp_norm: The norm after attention's residual addition; None for none. In a parallel decoder
@@ -48,12 +54,15 @@ class WeightNames:
     layer: str = "model.layers.{}."
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     positions: str | None = None
+    embedding_norm: str | None = None
     grouped_qkv: bool = False
     qkv_shards: int = 0
     gate: str | None = None
+    head_gates: bool = False
     qk_norm: tuple[str, str] | None = None
     wide_qk_norm: bool = False
     late_qk_norm: bool = False
+    layer_qk_norm: str | None = None
     sinks: str | None = None
     o: str = "self_attn.o_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
@@ -100,7 +109,9 @@ class LayerSpec:
         temperature: Queries grow with their position; None for not at all.
         shares: The layer before this one whose keys and values it reads; None for its own.
         keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
-        head_dim, num_kv_heads, intermediate_size: Those of this layer; None for the decoder's.
+        num_heads, head_dim, num_kv_heads, intermediate_size: Those of this layer; None for the
+            decoder's.
+        names: Of this layer, where its weights have others; None for the decoder's.
         qkv_inputs: Channels that q, k and v are made of; None for the hidden size.
         sparsity: Share of the channels between MLP matrices that a threshold closes.
     """
@@ -116,9 +127,11 @@ class LayerSpec:
     temperature: Temperature | None = None
     shares: int | None = None
     keys_as_values: bool = False
+    num_heads: int | None = None
     head_dim: int | None = None
     num_kv_heads: int | None = None
     intermediate_size: int | None = None
+    names: WeightNames | None = None
     qkv_inputs: int | None = None
     sparsity: float = 0.0
 
@@ -298,7 +311,7 @@ class DecoderSpec:
             "xielu" as well.
         gated: MLPs have gates; plain ones are down(act(up(x))).
         norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true, and
-            with neither weight nor bias where `norm_weight` is false.
+            with neither weight nor bias where `norm_weight` is false, as "rms" may be, too.
         parallel: Attention and MLP start from the same residual, and both join it at once.
         num_positions: Positions with a vector of their own; the table has `position_offset` more
             in front of them.
@@ -313,6 +326,7 @@ class DecoderSpec:
         gate_scale: Factor on what an MLP's activation takes.
         gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
             scales what the head puts out; or `WeightNames.gate` has them in a matrix of its own.
+        gate_activation: What opens gates of such a matrix: "sigmoid" or "softplus".
         value_norm: Each head's values are normed, without a weight.
         v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
         value_scale: Factor on values.
@@ -360,6 +374,7 @@ class DecoderSpec:
     mlp_scale: float = 1.0
     gate_scale: float = 1.0
     gated_attention: bool = False
+    gate_activation: str = "sigmoid"
     value_norm: bool = False
     v_head_dim: int | None = None
     value_scale: float = 1.0
@@ -386,11 +401,13 @@ class DecoderSpec:
         return not stored.online or layer not in self.unquantized
 
     def sized(self, i: int) -> DecoderSpec:
-        """Return the specification with the sizes of one layer."""
+        """Return the specification with the names and sizes of one layer."""
         layer = self.layers[i]
-        own = {
+        own: dict[str, Any] = {
+            "names": layer.names,
+            "num_heads": layer.num_heads,
             "head_dim": layer.head_dim,
             "num_kv_heads": layer.num_kv_heads,
             "intermediate_size": layer.intermediate_size,
         }
-        return replace(self, **{name: size for name, size in own.items() if size is not None})
+        return replace(self, **{name: value for name, value in own.items() if value is not None})

@@ -1,4 +1,5 @@
-"""StableLM 2 and 3B: Llama's shape with layer norms, a quarter of each head rotated.
+"""StableLM 2 and 3B: Llama's shape with layer norms, a quarter of each head rotated. StableLM 2 12B
+has layer norms of each head's q and k.
 
 Defaults are those of transformers' StableLmConfig.
 """
@@ -9,7 +10,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import WeightNames
-from hotshoe_models.values import decoder_spec, flag, layer_specs, number, refuse, with_defaults
+from hotshoe_models.values import decoder_spec, flag, layer_specs, number, with_defaults
 
 DEFAULTS = {
     "vocab_size": 50304,
@@ -28,14 +29,14 @@ DEFAULTS = {
     "qk_layernorm": False,
     "use_parallel_residual": False,
 }
-NAMES = WeightNames()
+NAMES = WeightNames(layer_qk_norm="own")
+QK_NORMS = ("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}")
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build StableLmForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    if flag(config, "qk_layernorm"):
-        raise refuse(config, "qk_layernorm", "is served without norms of q and k")
+    names = replace(NAMES, qk_norm=QK_NORMS) if flag(config, "qk_layernorm") else NAMES
     parallel = flag(config, "use_parallel_residual")
     spec = decoder_spec(
         config,
@@ -44,6 +45,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         norm_eps=number(config, "layer_norm_eps"),
         parallel=parallel,
         qkv_bias=flag(config, "use_qkv_bias"),
-        names=replace(NAMES, mlp_norm=None) if parallel else NAMES,
+        names=replace(names, mlp_norm=None) if parallel else names,
     )
     return DenseDecoder(spec, ctx)

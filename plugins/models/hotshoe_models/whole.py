@@ -85,7 +85,8 @@ def norm_before(
     norm by themselves."""
     if isinstance(layer, Whole):
         return None, None
-    return under(spec.names.layer.format(i), spec.names.input_norm), layer.input_quant
+    names = spec.layers[i].names or spec.names
+    return under(names.layer.format(i), names.input_norm), layer.input_quant
 
 
 def under(prefix: str, name: str | None) -> str | None:
@@ -141,12 +142,13 @@ def _has_the_form(spec: DecoderSpec, i: int) -> bool:
         and (layer.chunk, layer.temperature, layer.qkv_inputs, layer.sparsity)
         == (None, None, None, 0.0)
         and spec.norm == "rms"
+        and spec.norm_weight
         and spec.gated
         and not (spec.parallel or spec.gated_attention or changes_values(spec, i))
         and spec.qkv_limit is None
         and (spec.residual_scale, spec.mlp_scale, spec.gate_scale) == (1.0, 1.0, 1.0)
         and (names.input_norm is not None and names.mlp_norm is not None)
         and (names.post_attention_norm, names.post_mlp_norm) == (None, None)
-        and not names.wide_qk_norm
+        and not (names.wide_qk_norm or names.layer_qk_norm)
         and (qk_norm is None or (qk_norm.names is not None and qk_norm.weighted))
     )

@@ -804,6 +804,78 @@ VARIANTS += [
         end_to_end=True,
     ),
 ]
+LFM3 = {"sliding_window": 6, "head_dim": 16, "num_hidden_layers": 4, "vocab_size": VOCAB}
+VARIANTS += [
+    Variant("lfm3", "Lfm3", {**LFM3, "num_hidden_layers": 5}, raw=True, end_to_end=True),
+    Variant(
+        "lfm3-plain",
+        "Lfm3",
+        {
+            **LFM3,
+            "layer_types": ["full_attention", "conv", "full_attention", "conv"],
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+            "attention_bias": True,
+            "conv_bias": True,
+            **UNTIED,
+        },
+    ),
+    Variant("nanochat", "NanoChat", end_to_end=True),
+    Variant("nanochat-biases", "NanoChat", {"attention_bias": True, **TIED}),
+    Variant(
+        "axk1",
+        "AXK1",
+        {
+            **without(LATENT, "first_k_dense_replace"),
+            **EXPERTS,
+            **GROUPS,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "flint",
+        "Flint",
+        {
+            **EXPERTS,
+            "num_hidden_layers": 5,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 24,
+        },
+        raw=True,
+        end_to_end=True,
+    ),
+    Variant(
+        "laguna",
+        "Laguna",
+        {
+            **EXPERTS,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 24,
+            "num_attention_heads_per_layer": [4, 8, 4],
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "moe_routed_scaling_factor": 1.5,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "laguna-gates-of-channels",
+        "Laguna",
+        {
+            **EXPERTS,
+            "head_dim": 16,
+            "num_experts": 4,
+            "shared_expert_intermediate_size": 24,
+            "gating": "per-element",
+            "mlp_layer_types": ["sparse", "dense", "dense"],
+            **TIED,
+        },
+    ),
+]
 DELTA = {
     "linear_num_key_heads": 4,
     "linear_num_value_heads": 8,
@@ -932,6 +1004,16 @@ VARIANTS += [
         {"sliding_window": 6, "sliding_window_pattern": 2, "logit_scale": 0.25},
         raw=True,
         end_to_end=True,
+    ),
+    Variant("cohere-norms-of-heads", "Cohere", {"logit_scale": 0.3, "use_qk_norm": True}),
+    Variant("stablelm-norms-of-heads", "StableLm", {"qk_layernorm": True}, end_to_end=True),
+    Variant("phi-norms-of-heads", "Phi", {"qk_layernorm": True}),
+    Variant("persimmon", "Persimmon", end_to_end=True),
+    Variant(
+        "persimmon-without-norms-of-heads",
+        "Persimmon",
+        {"qk_layernorm": False, "partial_rotary_factor": 0.25, "hidden_act": "gelu", **TIED},
+        raw=True,
     ),
     Variant("gpt-neox", "GPTNeoX", end_to_end=True),
     Variant(
@@ -2093,6 +2175,8 @@ RECENT = {"Bamba", "Gemma3n", "GptOss", "GraniteMoeHybrid", "Mamba2", "MiniMaxM2
 RECENT |= {"llama4-dense-between"}
 #: Earlier releases do not have these, or warn when they import them.
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
+#: And those that it lacks.
+RECENT |= {"AXK1", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 
 

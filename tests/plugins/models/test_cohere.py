@@ -13,7 +13,7 @@ def test_layers_of_cohere2_rotate_where_they_have_a_window(build_family) -> None
 
 
 BAD = [
-    ({"use_qk_norm": True}, "use_qk_norm.*without norms"),
+    ({"use_qk_norm": 1}, "use_qk_norm.*true or false"),
     ({"logit_scale": 0}, "logit_scale.*positive"),
 ]
 

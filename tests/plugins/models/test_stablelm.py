@@ -5,7 +5,7 @@ import pytest
 from hotshoe.errors import CheckpointError
 
 BAD = [
-    ({"qk_layernorm": True}, "qk_layernorm.*without norms"),
+    ({"qk_layernorm": 1}, "qk_layernorm.*true or false"),
     ({"hidden_act": "relu"}, "hidden_act.*relu"),
 ]
 
