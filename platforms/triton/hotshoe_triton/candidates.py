@@ -31,6 +31,7 @@ def kernels() -> tuple[Candidate, ...]:
         indexer,
         invariant,
         latent,
+        layer_norm,
         lora,
         moe,
         norm,
@@ -38,6 +39,7 @@ def kernels() -> tuple[Candidate, ...]:
         rotary,
         sampling,
         selective_scan,
+        short_conv,
         sparse,
         state_space,
     )
@@ -45,6 +47,7 @@ def kernels() -> tuple[Candidate, ...]:
     chosen = sparse.SparseMlaAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     room = padded.supports, padded.Attention
+    layer = layer_norm.supports, layer_norm.LayerNorm
     selective = selective_scan.supports, selective_scan.SelectiveScan
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
@@ -56,10 +59,12 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("selective_scan", "triton", *selective),
+        Candidate("short_conv", "triton", short_conv.supports, short_conv.ShortConv),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
         Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),
+        Candidate("layer_norm", "triton", *layer, INVARIANT),
         Candidate("gated_activation", "triton", activation.supports, activation.build, INVARIANT),
         Candidate("embedding", "triton", embedding.supports, embedding.Embedding, INVARIANT),
         Candidate("lora", "triton", lora.supports, lora.Lora),

@@ -21,6 +21,7 @@ from hotshoe.slots import (
     AttentionSpec,
     EmbeddingSpec,
     GatedActivationSpec,
+    LayerNormSpec,
     LinearSpec,
     MlaAttentionOp,
     MlaAttentionSpec,
@@ -39,6 +40,7 @@ from hotshoe_triton import (
     invariant,
     kv,
     latent,
+    layer_norm,
     linear,
     moe,
     norm,
@@ -51,7 +53,7 @@ from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 from hotshoe_triton.sparse_cases import DEEPSEEK, INDEXES, SPARSES, attend_chosen, index
-from hotshoe_triton.state_cases import SELECTIVES, SPACES, scan, scan_selectively
+from hotshoe_triton.state_cases import blocks_with_states
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
 
@@ -232,7 +234,7 @@ def rotate(spec: RotaryAndCacheSpec) -> Callable[[DeviceFacts], bool]:
 
 
 def normalize(size: int, quantized: bool = False) -> Callable[[DeviceFacts], bool]:
-    """Return calls of both norms."""
+    """Return calls of both RMS norms, and of layer norm, which quantizes nothing."""
 
     def call(facts: DeviceFacts) -> bool:
         x, weight = tensor(facts, 8, size), tensor(facts, size)
@@ -244,6 +246,9 @@ def normalize(size: int, quantized: bool = False) -> Callable[[DeviceFacts], boo
         if not quantized:
             norm.Norm(spec, facts)(x, weight)
             norm.AddNorm(add, facts)(x, x, weight)
+            for bias in (None, weight):
+                spec = LayerNormSpec(size, 1e-5, "bfloat16", bias is not None)
+                layer_norm.LayerNorm(spec, facts)(x, weight, bias)
         return True
 
     return call
@@ -399,16 +404,7 @@ CASES: tuple[Case, ...] = (
         for name, spec in DELTA.items()
         for kind, tokens in (("decode", 1), ("prompt", 64))
     ),
-    *(
-        Case(f"space {kind} {name}", scan(spec, tokens), name == "128x64x128")
-        for name, spec in SPACES.items()
-        for kind, tokens in (("decode", 1), ("prompt", 64))
-    ),
-    *(
-        Case(f"selective {kind} {name}", scan_selectively(spec, tokens), name == "8192x16")
-        for name, spec in SELECTIVES.items()
-        for kind, tokens in (("decode", 1), ("prompt", 64))
-    ),
+    *(Case(*row) for row in blocks_with_states()),
     *(
         Case(f"{kind} {name} {tokens}", call(spec, tokens), "128" in name and tokens == 1)
         for kind, call, specs in (("index", index, INDEXES), ("chosen", attend_chosen, SPARSES))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,11 +15,14 @@ from hotshoe.slots import (
     SelectiveScanOp,
     SelectiveScanSpec,
     SelectiveScanWeights,
+    ShortConvOp,
+    ShortConvSpec,
+    ShortConvWeights,
     StateSpaceOp,
     StateSpaceSpec,
     StateSpaceWeights,
 )
-from hotshoe_triton import selective_scan, state_space
+from hotshoe_triton import selective_scan, short_conv, state_space
 
 #: Of NemotronH, Bamba and Falcon-H1.
 NEMOTRON = StateSpaceSpec(
@@ -42,6 +46,14 @@ SELECTIVES = {
     "5120x16": replace(SELECTIVE, inner_size=5120, dt_rank=160, checkpoints="none", norm_eps=None),
     "8192x16 float16": replace(SELECTIVE, dtype="float16"),
     "8192x16 float32": replace(SELECTIVE, dtype="float32"),
+}
+#: Of LFM2 and LFM3.
+CONV = ShortConvSpec(2048, 3, *["bfloat16"] * 2, 32, "all")
+CONVS = {
+    "2048x3": CONV,
+    "2048x7": replace(CONV, conv_width=7, checkpoints="none"),
+    "2048x3 float16": replace(CONV, dtype="float16"),
+    "2048x3 float32": replace(CONV, dtype="float32"),
 }
 
 
@@ -69,6 +81,29 @@ def scan_selectively(
         return True
 
     return call
+
+
+def convolve(spec: ShortConvSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a short convolution over `reqs` requests with `tokens` each."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not short_conv.supports(spec, facts).accepted:
+            return False
+        call_short(short_conv.ShortConv(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
+def call_short(op: ShortConvOp, spec: ShortConvSpec, tokens: int, reqs: int, device: str) -> None:
+    """Compute with tensors of a device, `tokens` tokens of each request."""
+    floats, inner = _maker(device), spec.inner_size
+    weights = ShortConvWeights(
+        floats(inner, spec.conv_width, dtype=spec.dtype), floats(inner, dtype=spec.dtype)
+    )
+    conv = floats(64, spec.conv_width - 1, inner, dtype=spec.conv_dtype)
+    projected = floats(reqs * tokens, 3 * inner, dtype=spec.dtype)
+    op(projected, (conv,), _step(floats, tokens, reqs), weights)
 
 
 def call_selective(
@@ -117,3 +152,15 @@ def call_spaces(
     states = floats(64, spec.num_heads, spec.head_dim, spec.state_size, dtype=spec.state_dtype)
     projected = floats(reqs * tokens, sum(spec.sections), dtype=spec.dtype)
     op(projected, (conv, states), step, weights)
+
+
+def blocks_with_states() -> Iterator[tuple[str, Callable[[DeviceFacts], bool], bool]]:
+    """Yield the name of each case, its call, and whether it is one of the quick ones."""
+    for family, made, quick in (
+        ("space", {name: partial(scan, spec) for name, spec in SPACES.items()}, "128x64x128"),
+        ("selective", {n: partial(scan_selectively, s) for n, s in SELECTIVES.items()}, "8192x16"),
+        ("short", {name: partial(convolve, spec) for name, spec in CONVS.items()}, "2048x3"),
+    ):
+        for name, call in made.items():
+            for kind, tokens in (("decode", 1), ("prompt", 64)):
+                yield f"{family} {kind} {name}", call(tokens), name == quick

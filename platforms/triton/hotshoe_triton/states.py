@@ -10,12 +10,15 @@ from hotshoe.slots import (
     AttentionMetadata,
     GatedDeltaSpec,
     SelectiveScanSpec,
+    ShortConvSpec,
     StateSpaceSpec,
 )
 from hotshoe_triton.device import chaining, next_power_of_2
 
 #: Channels of a program, and tokens of a tile where sequences have several.
 CHANNELS, TOKENS = 256, 16
+#: Channels of one that multiplies by gates, whose three operands are in registers.
+GATED_CHANNELS = 128
 #: Numbers of bfloat16 that stand for one number of a type in products; 0 for float32 itself.
 PARTS = {"bfloat16": 1, "float16": 2, "float32": 0}
 
@@ -26,17 +29,22 @@ def state_parts(dtype: str) -> int:
 
 
 class Convolution:
-    """Convolves a step's inputs, applies SiLU, and keeps the last inputs of each sequence."""
+    """Convolves a step's inputs and keeps the last inputs of each sequence. SiLU follows; or the
+    inputs have a gate in front, and one behind takes SiLU's place."""
 
     def __init__(
-        self, spec: GatedDeltaSpec | SelectiveScanSpec | StateSpaceSpec, facts: DeviceFacts
+        self,
+        spec: GatedDeltaSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
+        facts: DeviceFacts,
     ) -> None:
         from hotshoe_triton.kernels.states import convolve
 
         self._kernel, self._size = convolve, spec.conv_size
         # The first tile reads and writes what was kept, and no other may need it.
         self._tokens = max(TOKENS, next_power_of_2(spec.conv_width))
-        self._channels = min(CHANNELS, next_power_of_2(spec.conv_size))
+        gated = isinstance(spec, ShortConvSpec)
+        most = GATED_CHANNELS if gated else CHANNELS
+        self._channels = min(most, next_power_of_2(spec.conv_size))
         self._constants = {
             "SIZE": spec.conv_size,
             "WIDTH": spec.conv_width,
@@ -44,6 +52,7 @@ class Convolution:
             "SINGLE": spec.checkpoints == "none",
             "ALL": spec.checkpoints == "all",
             "BLOCK_C": self._channels,
+            "GATED": gated,
             "num_warps": 4,
         } | chaining(facts)
 
@@ -55,8 +64,10 @@ class Convolution:
         taps: Tensor,
         bias: Tensor | None,
     ) -> Tensor:
-        """Return [num_tokens, conv_size] float32 of inputs, whose first columns these are."""
-        out = torch.empty((len(inputs), self._size), dtype=torch.float32, device=inputs.device)
+        """Return [num_tokens, conv_size] of inputs, whose first columns these are; float32, or the
+        inputs' type between gates."""
+        dtype = inputs.dtype if self._constants["GATED"] else torch.float32
+        out = torch.empty((len(inputs), self._size), dtype=dtype, device=inputs.device)
         tokens = 1 if step.max_query_len == 1 else self._tokens
         places = step.num_reqs if tokens == 1 else len(inputs) // tokens + step.num_reqs
         grid = (places, -(-self._size // self._channels))

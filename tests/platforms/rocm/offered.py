@@ -26,6 +26,7 @@ from hotshoe.slots import (
     GatedActivationSpec,
     GatedDeltaSpec,
     IndexerSpec,
+    LayerNormSpec,
     LinearSpec,
     LoraSpec,
     MlaAttentionSpec,
@@ -35,6 +36,7 @@ from hotshoe.slots import (
     RotaryAndCacheSpec,
     SampleSpec,
     SelectiveScanSpec,
+    ShortConvSpec,
     SparseMlaSpec,
     StateSpaceSpec,
     narrow,
@@ -48,7 +50,15 @@ from hotshoe_triton.device import ARCHS
 from hotshoe_triton.lora_cases import call_adapters
 from hotshoe_triton.matrix import Compiling
 from hotshoe_triton.sparse_cases import DEEPSEEK, INDEX, SPARSE, call_index, call_sparse
-from hotshoe_triton.state_cases import BAMBA, NEMOTRON, SELECTIVE, call_selective, call_spaces
+from hotshoe_triton.state_cases import (
+    BAMBA,
+    CONV,
+    NEMOTRON,
+    SELECTIVE,
+    call_selective,
+    call_short,
+    call_spaces,
+)
 
 BF16 = "bfloat16"
 ATTENTION = AttentionSpec(32, 8, 128, BF16, BF16, 32, 0.088)
@@ -79,9 +89,11 @@ SPECS: dict[str, list[Any]] = {
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
     "selective_scan": [SELECTIVE],
+    "short_conv": [CONV],
     "rotary_and_cache": [ROTARY, NARROW_ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
+    "layer_norm": [LayerNormSpec(4096, 1e-5, BF16)],
     "gated_activation": [GatedActivationSpec(12288, "silu", BF16)],
     "embedding": [EmbeddingSpec(512, 4096, BF16)],
     "lora": [LoraSpec(4096, 6144, 48, 64, BF16, (4096, 1024, 1024))],
@@ -133,6 +145,11 @@ def run_spaces(op: Any, spec: StateSpaceSpec) -> None:
 def run_selective(op: Any, spec: SelectiveScanSpec) -> None:
     for tokens in (1, 64):
         call_selective(op, spec, tokens, 8, "meta")
+
+
+def run_short(op: Any, spec: ShortConvSpec) -> None:
+    for tokens in (1, 64):
+        call_short(op, spec, tokens, 8, "meta")
 
 
 def run_latents(op: Any, spec: MlaAttentionSpec) -> None:
@@ -188,9 +205,11 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "gated_delta": run_deltas,
     "state_space": run_spaces,
     "selective_scan": run_selective,
+    "short_conv": run_short,
     "rotary_and_cache": rotate,
     "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),
     "add_rms_norm": add_and_norm,
+    "layer_norm": lambda op, spec: op(tensor(8, 4096), tensor(4096), tensor(4096)),
     "gated_activation": lambda op, spec: op(tensor(8, 2 * spec.size)),
     "embedding": lambda op, spec: op(ints(8), tensor(512, spec.size)),
     "lora": adapt,

@@ -1,4 +1,5 @@
-"""RMS norm of a row, optionally after a residual addition, optionally quantized; float32 inside."""
+"""Norms of a row, float32 inside: RMS, optionally after a residual addition, optionally quantized;
+and layer norm."""
 
 import triton
 import triton.language as tl
@@ -37,3 +38,25 @@ def rms_norm(
         tl.store(scale_ptr + row, scale)
         y = quantize(wide, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, y, mask=there)
+
+
+@triton.jit
+def layer_norm(
+    out_ptr, x_ptr, weight_ptr, bias_ptr, x_stride,
+    SIZE: tl.constexpr, EPS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (rows,). The mean comes first, so that the variance is a sum of small squares."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    there = column < SIZE
+    weight = tl.load(weight_ptr + column, mask=there, other=0.0).to(tl.float32)
+    if BIAS:
+        bias = tl.load(bias_ptr + column, mask=there, other=0.0).to(tl.float32)
+    wait(CHAINED)
+    x = tl.load(x_ptr + row * x_stride + column, mask=there, other=0.0).to(tl.float32)
+    centered = tl.where(there, x - tl.sum(x, 0) / SIZE, 0.0)
+    y = centered * tl.rsqrt(tl.sum(centered * centered, 0) / SIZE + EPS) * weight
+    if BIAS:
+        y += bias
+    tl.store(out_ptr + row * SIZE + column, y.to(out_ptr.dtype.element_ty), mask=there)

@@ -139,23 +139,33 @@ def tokens_of(chunk, begin, before, length, SPAN: tl.constexpr, BLOCK_L: tl.cons
 
 
 @triton.jit
+def convolved(ptrs, there, SIZE: tl.constexpr, GATED: tl.constexpr):
+    """Return inputs of the convolution, float32: the columns given, or, where these are gates,
+    their products with the columns two sections behind."""
+    x = tl.load(ptrs, mask=there, other=0.0).to(tl.float32)
+    if GATED:
+        x *= tl.load(ptrs + 2 * SIZE, mask=there, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
 def seen(
     inputs, old, place, wanted, begin, known, channels, there, stride_input,
-    SIZE: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """Return inputs at places counted from a step's first token on; those before it were kept."""
     new = (wanted & (place >= 0))[:, None] & there[None, :]
     carried = (wanted & (place < 0) & known)[:, None] & there[None, :]
     rows = (begin + place).to(tl.int64)[:, None] * stride_input
-    x = tl.load(inputs + rows + channels[None, :], mask=new, other=0.0).to(tl.float32)
+    x = convolved(inputs + rows + channels[None, :], new, SIZE, GATED)
     kept = old + (place + WIDTH - 1)[:, None] * SIZE + channels[None, :]
     return x + tl.load(kept, mask=carried, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def convolve(
-    out,  # [tokens, SIZE] float32
-    inputs,  # [tokens, SIZE], rows apart
+    out,  # [tokens, SIZE] float32, or the model's type where GATED
+    inputs,  # [tokens, SIZE], rows apart; where GATED [tokens, 3 SIZE]: gate, gate behind, x
     cache,  # [blocks, WIDTH - 1, SIZE]
     taps,  # [SIZE, WIDTH]
     bias,  # [SIZE]
@@ -165,9 +175,10 @@ def convolve(
     rows, stride_input, stride_block, stride_table,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
-    CHAINED: tl.constexpr,
+    GATED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Convolve a sequence's tokens in a block of channels, apply SiLU, keep the last inputs.
+    """Convolve a sequence's tokens in a block of channels, apply SiLU or the gate behind, and keep
+    the last inputs.
 
     Grid: (places, SIZE / BLOCK_C); a row has a place for each BLOCK_T tokens. The program of the
     first tokens alone reads and writes these channels of the sequence's states, in this order.
@@ -194,16 +205,22 @@ def convolve(
         total += tl.load(bias + channels, mask=there, other=0.0).to(tl.float32)[None, :]
     for j in tl.static_range(WIDTH):
         x = seen(inputs, old, at - (WIDTH - 1) + j, at < count, begin, before > 0, channels,
-                 there, stride_input, SIZE, WIDTH)  # fmt: skip
+                 there, stride_input, SIZE, WIDTH, GATED)  # fmt: skip
         tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
         total += x * tap[None, :]
-    place = out + (begin + at).to(tl.int64)[:, None] * SIZE + channels[None, :]
-    tl.store(place, total * sigmoid(total), mask=(at < count)[:, None] & there[None, :])
+    tokens, mask = (begin + at).to(tl.int64)[:, None], (at < count)[:, None] & there[None, :]
+    if GATED:
+        behind = inputs + tokens * stride_input + SIZE + channels[None, :]
+        total *= tl.load(behind, mask=mask, other=0.0).to(tl.float32)
+    else:
+        total *= sigmoid(total)
+    place = out + tokens * SIZE + channels[None, :]
+    tl.store(place, total.to(out.dtype.element_ty), mask=mask)
     if first > 0:
         return
     keep(
         inputs, old, cache, columns, channels, there, begin, count, before,
-        stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE,
+        stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE, GATED,
     )  # fmt: skip
     if ALL:
         # From the last end of a block to the first, whose block may be the one that is read.
@@ -211,7 +228,7 @@ def convolve(
             done = ((length - 1) // BLOCK_SIZE - i) * BLOCK_SIZE - before
             keep(
                 inputs, old, cache, columns, channels, there, begin, done, before,
-                stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE,
+                stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE, GATED,
             )  # fmt: skip
 
 
@@ -232,6 +249,7 @@ def keep(
     WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr,
+    GATED: tl.constexpr,
 ):
     """Write the last inputs up to the first `done` tokens of a step to their block.
 
@@ -240,11 +258,8 @@ def keep(
     block = tl.load(columns + column_of(before + done, BLOCK_SIZE, SINGLE)).to(tl.int64)
     for j in tl.static_range(WIDTH - 1):
         place = done - (WIDTH - 1) + j
-        values = tl.load(
-            inputs + (begin + place).to(tl.int64) * stride_input + channels,
-            mask=there & (place >= 0),
-            other=0.0,
-        ).to(tl.float32)
+        new = inputs + (begin + place).to(tl.int64) * stride_input + channels
+        values = convolved(new, there & (place >= 0), SIZE, GATED)
         values += tl.load(
             old + (place + WIDTH - 1) * SIZE + channels,
             mask=there & (place < 0) & (before > 0),
