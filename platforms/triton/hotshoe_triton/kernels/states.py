@@ -163,15 +163,22 @@ def seen(
 
 
 @triton.jit
+def opened(x, gates, there, GATED: tl.constexpr):
+    """Return x times its gates, or SiLU of x where there are none."""
+    if GATED:
+        opening = tl.load(gates, mask=there, other=0.0).to(tl.float32)
+    else:
+        opening = sigmoid(x)
+    return x * opening
+
+
+@triton.jit
 def convolve(
     out,  # [tokens, SIZE] float32, or the model's type where GATED
     inputs,  # [tokens, SIZE], rows apart; where GATED [tokens, 3 SIZE]: gate, gate behind, x
     cache,  # [blocks, WIDTH - 1, SIZE]
-    taps,  # [SIZE, WIDTH]
-    bias,  # [SIZE]
-    table,  # [rows, columns] int32
-    starts,  # [rows + 1] int32
-    lens,  # [rows] int32
+    taps, bias,  # [SIZE, WIDTH] and [SIZE]
+    table, starts, lens,  # [rows, columns], [rows + 1] and [rows] int32
     rows, stride_input, stride_block, stride_table,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -209,11 +216,7 @@ def convolve(
         tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
         total += x * tap[None, :]
     tokens, mask = (begin + at).to(tl.int64)[:, None], (at < count)[:, None] & there[None, :]
-    if GATED:
-        behind = inputs + tokens * stride_input + SIZE + channels[None, :]
-        total *= tl.load(behind, mask=mask, other=0.0).to(tl.float32)
-    else:
-        total *= sigmoid(total)
+    total = opened(total, inputs + tokens * stride_input + SIZE + channels[None, :], mask, GATED)
     place = out + tokens * SIZE + channels[None, :]
     tl.store(place, total.to(out.dtype.element_ty), mask=mask)
     if first > 0:
