@@ -56,7 +56,8 @@ class AdaptedExperts:
         moves: bool,
     ) -> None:
         assert ctx.adapters is not None
-        self._table, self._spec, self._op, self._moves = ctx.adapters, spec, op, moves
+        self._table, self._spec, self._moves = ctx.adapters, spec, moves
+        self._adaptable = isinstance(op, AdaptableMoeOp)
         self._facts, self._dtype, self._device = ctx.selector.facts, ctx.torch_dtype, ctx.device
         self._experts, self._interleaved = experts, interleaved
         _, first, (_, hidden, _) = experts[0]
@@ -136,7 +137,7 @@ class AdaptedExperts:
             CheckpointError: Factors have another shape; there is a magnitude, or a whole matrix;
                 the operation cannot be interrupted.
         """
-        if not isinstance(self._op, AdaptableMoeOp):
+        if not self._adaptable:
             raise CheckpointError(
                 f"the adapter changes {name}, an expert's matrix, and what computes slot moe here "
                 "adds adapters to no expert; start with --kernel moe=reference"

@@ -9,6 +9,7 @@ from torch import Tensor
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.matrix import Matrix
 from hotshoe.slots import LinearOp, LinearSpec, Quantized, QuantSpec
+from hotshoe.slots.contract import takes_quantized
 
 
 class Linear:
@@ -45,7 +46,7 @@ class Linear:
 
 def input_quant_of(spec: LinearSpec, op: object) -> QuantSpec | None:
     """Return how the operation before may quantize what this one takes; None for not at all."""
-    return spec.row_quant if getattr(op, "takes_quantized", False) else None
+    return spec.row_quant if takes_quantized(op) else None
 
 
 def form_of(spec: LinearSpec) -> str:

@@ -166,8 +166,10 @@ class RoutedExperts:
         spec = mixture.spec(*experts[0], share.held)
         held = [name for pair in experts for matrix in pair for name in matrix.names]
         self._op: MoeOp = ctx.operation("moe", spec, held)
-        share.state = self._op.state
+        #: Asked once: what stands for an operation later need not be of its class.
+        self._adaptable = self._op if isinstance(self._op, AdaptableMoeOp) else None
         holder = ctx.holder("moe", spec, form_of(spec.gate_up), self._op)
+        share.state = holder.state
         if share.moves:  # no name stays where it was loaded
             holder = replace(holder, state=None)
         ctx.weight_bytes.append(self._op.nbytes)
@@ -191,9 +193,9 @@ class RoutedExperts:
         """See `hotshoe.slots.MoeOp`; the result is this rank's summand."""
         adapted = self._adapted
         if adapted is not None and (use := adapted.of(len(x))) is not None:
-            assert isinstance(self._op, AdaptableMoeOp)
+            assert self._adaptable is not None, "adapters of experts are refused without"
             between = partial(adapted.add, use)
-            return self._op.adapted(x, logits, correction, self._placement, between)
+            return self._adaptable.adapted(x, logits, correction, self._placement, between)
         if self._placement is None:
             return self._op(x, logits, correction)
         return self._op(x, logits, correction, self._placement)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +19,8 @@ from torch import Tensor
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError
 from hotshoe.layers.weights import HOST
-from hotshoe.slots import Selector, TransferOp
+from hotshoe.slots import AdaptableMoeOp, Selector, TransferOp
+from hotshoe.slots.contract import takes_quantized
 from hotshoe.slots.sizes import linear_bytes
 
 GIB = 2**30
@@ -98,7 +98,8 @@ class Offload:
         if layer is None:  # outside of layers, and in no step more than once
             return operation
         nbytes = sum(map(linear_bytes, selector.slots[slot].matrices(spec)))
-        streamed = Streamed(operation, int(layer[0]), nbytes)
+        kind_of = StreamedExperts if isinstance(operation, AdaptableMoeOp) else Streamed
+        streamed = kind_of(operation, int(layer[0]), nbytes)
         kind = (slot, spec, re.sub(r"\d+", "*", names[0]))
         self._kinds.setdefault(kind, []).append(streamed)
         return streamed
@@ -240,6 +241,7 @@ class Streamed:
 
     def __init__(self, operation: Any, layer: int, estimate: int) -> None:
         self._operation = operation
+        self.takes_quantized = takes_quantized(operation)
         self.layer, self.estimate = layer, estimate
         self.ring: Ring | None = None
         self.index = 0
@@ -262,21 +264,34 @@ class Streamed:
         return sum(tensor.nbytes for tensor in self.host.values())
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        operation = self._operation if self.ring is None else self.ring.ready(self.index)
-        return operation(*arguments, **named)
+        return self._ready()(*arguments, **named)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the operation has beside; what loads finds out later whose memory it is."""
-        if name.startswith("load"):
-            return partial(self._load, name)
-        ring = self.__dict__.get("ring")
-        return getattr(self.__dict__["_operation"] if ring is None else ring.operations[0], name)
+    def _ready(self) -> Any:
+        """Return the operation, once its weights are there."""
+        return self._operation if self.ring is None else self.ring.ready(self.index)
 
-    def _load(self, name: str, *arguments: Any) -> None:
-        operation = self._operation if self.ring is None else self.ring.writable(self.index)
-        getattr(operation, name)(*arguments)
+    def load(self, *arguments: Any) -> None:
+        """See `hotshoe.slots.LinearOp`."""
+        self._writable().load(*arguments)
 
-    def state(self) -> Mapping[str, Tensor]:
+    def load_gate_up(self, *arguments: Any) -> None:
+        """See `hotshoe.slots.GatedMlpOp` and `hotshoe.slots.MoeOp`."""
+        self._writable().load_gate_up(*arguments)
+
+    def load_down(self, *arguments: Any) -> None:
+        """See `hotshoe.slots.GatedMlpOp` and `hotshoe.slots.MoeOp`."""
+        self._writable().load_down(*arguments)
+
+    def _writable(self) -> Any:
+        return self._operation if self.ring is None else self.ring.writable(self.index)
+
+    @property
+    def state(self) -> Callable[[], Mapping[str, Tensor]] | None:
+        """What tells what is held; None where the operation does not."""
+        inner = self._operation if self.ring is None else self.ring.operations[0]
+        return None if getattr(inner, "state", None) is None else self._state
+
+    def _state(self) -> Mapping[str, Tensor]:
         """Return what lies in host memory; the first ones add the memory on the device."""
         if self.ring is None:
             found: Mapping[str, Tensor] = self._operation.state()
@@ -290,6 +305,14 @@ class Streamed:
         if self.ring is None:
             return int(self._operation.nbytes())
         return sum(int(one.nbytes()) for one in self.ring.operations[self.index : self.index + 1])
+
+
+class StreamedExperts(Streamed):
+    """Stands for an `AdaptableMoeOp`."""
+
+    def adapted(self, *arguments: Any) -> Any:
+        """See `hotshoe.slots.AdaptableMoeOp`."""
+        return self._ready().adapted(*arguments)
 
 
 class Ring:

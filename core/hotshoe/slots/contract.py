@@ -31,3 +31,8 @@ def shortcoming(slot: Slot, operation: object) -> str:
             wanted = KVLayout.__name__ if name == _LAYOUT else "method"
             return f"its operation's {name} is of type {type(found).__name__}, not a {wanted}"
     return ""
+
+
+def takes_quantized(operation: object) -> bool:
+    """Tell whether an operation takes activations that the one before it has quantized."""
+    return bool(getattr(operation, "takes_quantized", False))

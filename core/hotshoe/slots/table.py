@@ -328,7 +328,7 @@ SLOTS: dict[str, Slot] = {
             matrices=lambda s: (s.gate_up, s.down) * s.places,
             needs=("load_gate_up", "load_down", "nbytes"),
             reference_waits=True,
-            alone=f"{_ALONE}:routed",
+            alone=f"{_ALONE}:MoeAlone",
         ),
         Slot(
             "embedding",

@@ -10,7 +10,7 @@ import torch
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError
 from hotshoe.layers.offload import GIB, Offload, Ring, Streamed, offload_of
-from hotshoe.slots import SLOTS, LinearSpec, renewed
+from hotshoe.slots import SLOTS, AdaptableMoeOp, LinearSpec, renewed
 
 SELECTOR = SimpleNamespace(slots=SLOTS)
 SPEC = LinearSpec(4, 8, "float32")
@@ -20,7 +20,7 @@ SPEC_BYTES = 4 * 8 * 4
 class Operation:
     """y = w x + b, whose parts are loaded one by one."""
 
-    speed = "of its own"
+    takes_quantized = True
 
     def __init__(self) -> None:
         self._held: dict[str, torch.Tensor] = {}
@@ -130,7 +130,7 @@ def test_what_is_kept_where() -> None:
     assert [layer.nbytes() for layer in model.layers] == [both, both, 0, 0]
     assert [len(layer.state()) for layer in model.layers] == [4, 4, 2, 2]
     assert torch.equal(model.layers[3].state()["w"], model.values[3]["w"])
-    assert model.layers[2].speed == "of its own"
+    assert model.layers[2].takes_quantized
     assert model.offload.saved_bytes == 2 * SPEC_BYTES
     said = model.offload.report()["offloaded weights"]
     assert re.match(
@@ -167,6 +167,30 @@ def test_by_size_layers_are_spread_and_suffice() -> None:
         offload.plan(alone=True)
 
 
+class Experts(Operation):
+    """What adapters may change; the layer sees by its class that it has `adapted`."""
+
+    load_gate_up = load_down = Operation.load
+
+    def adapted(self, x, logits, correction, placement, between):
+        return self(x)
+
+
+def test_adapted_experts_compute_with_their_own_weights() -> None:
+    offload = Offload("offload_weights", re.compile("."), 0)
+    layers = taken(offload, 4, Experts)
+    offload.plan(alone=True)
+    offload.begin(Transfer())
+    for i, layer in enumerate(layers):
+        assert isinstance(layer, AdaptableMoeOp) and hasattr(type(layer), "adapted")
+        layer.load_gate_up("w", torch.full((1, 1), i + 1.0))
+        layer.load_down("b", torch.zeros(1))
+    offload.settle()
+    found = [layer.adapted(torch.ones(1), None, None, None, None).item() for layer in layers]
+    assert found == list(range(1, 9))
+    assert not isinstance(taken(offload, 1, Operation)[0], AdaptableMoeOp)
+
+
 def test_what_would_save_nothing_is_refused_unless_another_stage_may_save() -> None:
     offload = Offload("offload_weights", re.compile(r"\.[12]\."), 0)
     kept = taken(offload, 4)
@@ -183,7 +207,7 @@ def test_an_operation_has_to_tell_its_state() -> None:
             pass
 
     offload = Offload("offload_weights", re.compile("."), 0)
-    taken(offload, 3, Silent)
+    assert taken(offload, 3, Silent)[0].state is None, "and its layer knows it"
     offload.plan(alone=True)
     with pytest.raises(
         ConfigError, match=r"slot linear for layers\.\*\.up does not tell its state"

@@ -49,6 +49,26 @@ class Alone:
         )
 
 
+class MoeAlone(Alone):
+    """A mixture whose experts adapters may change, of each token alone as well."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner, (0, 1, 3))  # x, logits, and whose turn it is among places
+
+    def adapted(self, x: Tensor, logits: Tensor, *rest: Any) -> Tensor:
+        """See `hotshoe.slots.AdaptableMoeOp`."""
+        correction, placement, between = rest
+        found = []
+        for i in range(len(x)):
+
+            def shifted(*product: Any, tokens: Tensor, at: int = i) -> None:
+                between(*product, tokens + at)
+
+            row = _row(x, i), _row(logits, i), correction, _row(placement, i)
+            found.append(self._inner.adapted(*row, shifted))
+        return torch.cat(found)
+
+
 class AttentionAlone(Alone):
     """Attention that sees each query as a request of its own, which ends with that query."""
 
@@ -94,8 +114,6 @@ def same(inner: Any) -> Any:
 
 first = partial(Alone, rows=(0,))
 first_two = partial(Alone, rows=(0, 1))
-#: Of `moe`: x, logits, and whose turn it is among an expert's places.
-routed = partial(Alone, rows=(0, 1, 3))
 #: Of `rotary_and_cache`: q, k and v, positions, and places in the cache.
 written = partial(Alone, rows=(0, 1, 4))
 #: Of `sample`: logits and everything that is said of them.

@@ -1,10 +1,24 @@
 """References for `--batch-invariant`: right as ever, and no row knows of its neighbors."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from hotshoe.lazy import resolve_lazy
-from hotshoe.slots import REFERENCE, SLOTS, AttentionMetadata, Candidate, NormSpec, Selector, accept
+from hotshoe.slots import (
+    REFERENCE,
+    SLOTS,
+    AdaptableMoeOp,
+    AttentionMetadata,
+    Candidate,
+    LinearSpec,
+    MoeSpec,
+    NormSpec,
+    RouterSpec,
+    Selector,
+    accept,
+)
 from hotshoe.slots.reference.alone import Alone, one_by_one
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import HOST, cases
@@ -43,6 +57,26 @@ def test_only_then_is_a_reference_wrapped() -> None:
     other = Candidate("rms_norm", "quick", lambda s, f: accept(9), lambda s, f: plain)
     chosen = Selector(SLOTS, [other], HOST, batch_invariant=True).decide("rms_norm", spec)
     assert (chosen.chosen, chosen.native) == (REFERENCE, False)
+
+
+def test_adapters_of_experts_see_each_token_alone() -> None:
+    sides = LinearSpec(8, 12, "float32"), LinearSpec(6, 8, "float32")
+    spec = MoeSpec(*sides, 3, 2, "silu", RouterSpec())
+    op = Selector(SLOTS, (), HOST, batch_invariant=True).choose("moe", spec)
+    assert isinstance(op, AdaptableMoeOp) and hasattr(type(op), "adapted")
+    for expert in range(3):
+        op.load_gate_up(expert, {"weight": [torch.randn(12, 8)]})
+        op.load_down(expert, {"weight": [torch.randn(8, 6)]})
+    x, logits, seen = torch.randn(5, 8), torch.randn(5, 3), list[tuple[str, int]]()
+
+    def between(name, expert, y, x, tokens) -> None:
+        seen.extend((name, token) for token in tokens.tolist())
+        y += tokens[:, None]
+
+    whole = op.adapted(x, logits, None, None, between)
+    assert Counter(seen) == {(name, i): 2 for name in ("gate_up", "down") for i in range(5)}
+    alone = op.adapted(x[3:4], logits[3:4], None, None, lambda *g: between(*g[:4], g[4] + 3))
+    assert torch.equal(whole[3:4], alone)
 
 
 def test_each_query_is_a_request_that_ends_with_it() -> None:
