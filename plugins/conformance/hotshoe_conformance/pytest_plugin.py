@@ -71,18 +71,23 @@ def conformance_check(request: pytest.FixtureRequest) -> Callable[[], None]:
                 pytest.skip("; ".join(reasons))
             defects = [defect for candidate in slot.candidates for defect in candidate.defects]
         text = "\n".join(f"{d.what}\n  {d.spec}\n  {d.shape}\n  {d.repeat}" for d in defects)
-        assert not defects, f"{platform}, {what}, seed {kit.seed}:\n{text}"
+        if defects:  # without a trace: no line of this function is at fault
+            pytest.fail(f"{platform}, {what}, seed {kit.seed}:\n{text}", pytrace=False)
 
     return check
 
 
 def _kit(config: pytest.Config, platform: str) -> Kit:
     """Return the platform's kit, made once in a session."""
+    from hotshoe.errors import UserError
     from hotshoe_conformance.kit import Kit, Options
 
     kits = config.stash[_KITS]
     if platform not in kits:
         full = config.getoption("--conformance-full")
         seed = config.getoption("--conformance-seed")
-        kits[platform] = Kit(platform, Options(quick=not full, seed=seed))
+        try:
+            kits[platform] = Kit(platform, Options(quick=not full, seed=seed))
+        except UserError as error:  # a platform that is not installed here, or broken
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
     return kits[platform]

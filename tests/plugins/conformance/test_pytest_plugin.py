@@ -40,4 +40,5 @@ def test_what_is_wrong_is_in_the_failure(tmp_path: Path) -> None:
     done = pytest_of(tmp_path, text + unmarked, "-k", "declarations")
     assert done.returncode == 1
     assert "unknown platform 'toaster'" in done.stdout
+    assert "conformance_check()" not in done.stdout, "a trace would hide the reason"
     assert "mark the test with @pytest.mark.conformance" in done.stdout
