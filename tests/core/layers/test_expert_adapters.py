@@ -82,7 +82,7 @@ def test_what_cannot_be_computed_is_refused(ctx: BuildContext) -> None:
     with pytest.raises(CheckpointError, match="this model's matrix is"):
         layer.check("0.down", 2, part, RANK)
     in_one_call = experts(ctx, (8, 5))
-    in_one_call._op = object()
+    in_one_call._adaptable = False
     with pytest.raises(CheckpointError, match=r"expert's matrix.*--kernel moe=reference"):
         in_one_call.check("0.gate", 0, part, RANK)
     with pytest.raises(CheckpointError, match="start without --enable-eplb"):

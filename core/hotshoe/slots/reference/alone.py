@@ -61,8 +61,10 @@ class MoeAlone(Alone):
         found = []
         for i in range(len(x)):
 
-            def shifted(*product: Any, tokens: Tensor, at: int = i) -> None:
-                between(*product, tokens + at)
+            def shifted(
+                name: str, y: Tensor, x: Tensor, tokens: Tensor, experts: Tensor, at: int = i
+            ) -> None:
+                between(name, y, x, tokens + at, experts)
 
             row = _row(x, i), _row(logits, i), correction, _row(placement, i)
             found.append(self._inner.adapted(*row, shifted))

@@ -69,13 +69,13 @@ def test_adapters_of_experts_see_each_token_alone() -> None:
         op.load_down(expert, {"weight": [torch.randn(8, 6)]})
     x, logits, seen = torch.randn(5, 8), torch.randn(5, 3), list[tuple[str, int]]()
 
-    def between(name, expert, y, x, tokens) -> None:
+    def between(name, y, x, tokens, experts) -> None:
         seen.extend((name, token) for token in tokens.tolist())
         y += tokens[:, None]
 
     whole = op.adapted(x, logits, None, None, between)
     assert Counter(seen) == {(name, i): 2 for name in ("gate_up", "down") for i in range(5)}
-    alone = op.adapted(x[3:4], logits[3:4], None, None, lambda *g: between(*g[:4], g[4] + 3))
+    alone = op.adapted(x[3:4], logits[3:4], None, None, lambda *g: between(*g[:3], g[3] + 3, g[4]))
     assert torch.equal(whole[3:4], alone)
 
 
