@@ -37,6 +37,8 @@ PROMPT_FIELDS = {
     "/v1/messages": "messages",
     **dict.fromkeys(("/v1/embeddings", "/api/embed"), "input"),
     "/inference/v1/generate": "token_ids",
+    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), "documents"),
+    **dict.fromkeys(("/score", "/v1/score"), "text_2"),
 }
 #: Entries of prompts, each of a hundred bytes or so, that an answer may hold for further choices.
 MAX_REPEATED = 2**15

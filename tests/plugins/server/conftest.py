@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -160,7 +161,11 @@ class ScriptedEngine:
         """Return an update with a vector of the first tokens' ids."""
         outputs = OutputProcessor(self.tokenizer)
         outputs.add(request_id, None, ids, SamplingParams(max_tokens=1))
-        vector = struct.pack(f"<{len(ids[: params.dimensions])}f", *ids[: params.dimensions])
+        values: list[float] = [float(i) for i in ids[: params.dimensions]]
+        if params.normalize:
+            padded = [*values, 0.0, 0.0, 0.0][:4]
+            values = [value / math.hypot(*padded) for value in padded]
+        vector = struct.pack(f"<{len(values)}f", *values)
         output = TokenOutput(request_id, [], finish_reason=FinishReason.STOP, pooled=vector)
         if self.fail_after is not None:
             output = TokenOutput(

@@ -29,6 +29,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "What is 2 + 3?"},
     "/v1/responses/input_tokens": {"input": "What is 2 + 3?"},
     "/v1/embeddings": {"input": "x"},
+    **{path: {"text_1": "x", "text_2": "y"} for path in ("/score", "/v1/score")},
+    **{f"{of}/rerank": {"query": "x", "documents": ["y"]} for of in ("", "/v1", "/v2")},
     "/v1/messages": {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 4},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "What is 2 + 3?"}]},
     "/invocations": {"prompt": "One day"},
@@ -43,6 +45,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "/api/embed": {"model": "demo", "input": "x"},
     "/api/show": {"model": "demo"},
 }
+#: Ends of the routes that need another model than the demo.
+OF_EMBEDDERS = ("/v1/embeddings", "/score", "/rerank")
 #: Posts that read no body.
 BARE = {"/ping", "/v1/responses/{response_id}/cancel"}
 #: What each field is set to, as JSON text.
@@ -147,7 +151,7 @@ def short_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in GOOD if path != "/v1/embeddings"])
+@pytest.mark.parametrize("path", [path for path in GOOD if not path.endswith(OF_EMBEDDERS)])
 def test_a_real_server_goes_on_unharmed(short_server, path: str) -> None:
     with httpx.Client(base_url=short_server.url, timeout=60) as client:
         before = stable(client.post(path, json=bounded(path)))

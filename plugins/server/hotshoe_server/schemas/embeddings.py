@@ -17,15 +17,10 @@ from hotshoe_server.schemas.tokens import Nothing
 MAX_INPUTS = 2048
 
 
-class EmbeddingRequest(Schema):
-    """See OpenAI's API reference, "Create embeddings"."""
+class PooledRequest(Schema):
+    """What all requests for vectors have, whatever is made of these."""
 
     model: ShortText | None = None
-    input: str | list[Any] = Field(max_length=2**24)
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
-    normalize: bool | None = None
-    use_activation: bool | None = None
     add_special_tokens: bool = True
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     truncate_prompt_tokens: PromptTokens | None = None
@@ -34,9 +29,6 @@ class EmbeddingRequest(Schema):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
 
     # vLLM's, which must ask for what is done.
-    padding: Literal["do_not_pad"] | None = None
-    embed_dtype: Literal["float32"] | None = None
-    endianness: Literal["native", "little"] | None = None
     mm_processor_kwargs: Nothing = None
 
     # OpenAI's, of no effect here.
@@ -50,6 +42,21 @@ class EmbeddingRequest(Schema):
             prompt_tokens=self.truncate_prompt_tokens,
             keeps_end=self.truncation_side != "right",
         )
+
+
+class EmbeddingRequest(PooledRequest):
+    """See OpenAI's API reference, "Create embeddings"."""
+
+    input: str | list[Any] = Field(max_length=2**24)
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+
+    # vLLM's, which must ask for what is done.
+    padding: Literal["do_not_pad"] | None = None
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
 
     def params(self) -> PoolingParams:
         """Return what the engine takes.
