@@ -8,6 +8,7 @@ import secrets
 import time
 
 from pydantic import ValidationError
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
@@ -16,6 +17,7 @@ from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.schemas.base import Schema
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.state import Served, ServerState
+from hotshoe_server.url_fields import with_fields
 from hotshoe_server.validation import Body, check_counts, validated
 
 #: Ids that clients may give their requests.
@@ -70,12 +72,15 @@ class Call(Request):
         self.served = self.server.find(asked)
         return asked or self.served.name, self.served
 
-    async def read(self, model: type[Body], any_type: bool = False) -> Body:
+    async def read(
+        self, model: type[Body], any_type: bool = False, fields: QueryParams | None = None
+    ) -> Body:
         """Read and validate the body; none at all is an empty object.
 
         Args:
             model: What it must be.
             any_type: As `Endpoint.any_type`; web pages, which name their origin, have to say.
+            fields: Such as stand in the URL, beside those of the body.
 
         Raises:
             ApiError: It is no JSON, does not fit the model, is too long, or took too long; the
@@ -102,7 +107,7 @@ class Call(Request):
         if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
             message = "bodies are not unpacked here; send JSON without Content-Encoding"
             raise ApiError("unsupported_media_type", message)
-        body = body or b"{}"
+        body = with_fields(body or b"{}", fields) if fields else body or b"{}"
         if len(body) > SMALL_BODY_BYTES:
             found = await asyncio.to_thread(self._validated, model, body)
         else:

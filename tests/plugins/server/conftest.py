@@ -212,9 +212,11 @@ class ScriptedEngine:
 
     async def pause(self, mode: str = "abort", clear_cache: bool = True) -> None:
         self.calls.append(("pause", mode, clear_cache))
+        self.is_paused = True
 
     async def resume(self) -> None:
         self.calls.append(("resume",))
+        self.is_paused = False
 
     async def sleep(self, level: int = 1, mode: str = "keep") -> None:
         self.is_sleeping = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe_server.call import Call
@@ -13,6 +13,10 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.fleet import Fleet
 from hotshoe_server.schemas.base import Few, Schema, ShortText
+
+Tag = Literal["weights", "kv_cache", "scheduling"]
+#: A list, or the only entry of one, as a URL has it.
+OneOrSeveral = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
 class Done(Struct):
@@ -25,6 +29,12 @@ class Sleeping(Struct):
     """Whether the engine sleeps."""
 
     is_sleeping: bool
+
+
+class Paused(Struct):
+    """Whether the engine is paused."""
+
+    is_paused: bool
 
 
 class ModelRequest(Schema):
@@ -50,9 +60,7 @@ class SleepRequest(ModelRequest):
 class WakeRequest(ModelRequest):
     """See `EngineClient.wake_up`."""
 
-    tags: list[Literal["weights", "kv_cache", "scheduling"]] | None = Field(
-        None, max_length=3, fail_fast=True
-    )
+    tags: Annotated[list[Tag] | None, OneOrSeveral] = Field(None, max_length=3, fail_fast=True)
 
 
 class UpdateRequest(ModelRequest):
@@ -98,7 +106,9 @@ class ResetRequest(ModelRequest):
 class AbortRequest(ModelRequest):
     """Ids of requests; without any, all of the engine's. Without a model, every engine's."""
 
-    request_ids: list[ShortText] | None = Field(None, max_length=65536, fail_fast=True)
+    request_ids: Annotated[list[ShortText] | None, OneOrSeveral] = Field(
+        None, max_length=65536, fail_fast=True
+    )
 
 
 async def pause(call: Call, body: PauseRequest) -> Done:
@@ -171,6 +181,11 @@ async def is_sleeping(call: Call) -> Sleeping:
     return Sleeping(call.server.named(call.query_params.get("model")).client.is_sleeping)
 
 
+async def is_paused(call: Call) -> Paused:
+    """Say whether the engine is paused."""
+    return Paused(call.server.named(call.query_params.get("model")).client.is_paused)
+
+
 async def reset_prefix_cache(call: Call, body: ResetRequest) -> Done:
     """Forget cached prefixes."""
     client = call.server.named(body.model).client
@@ -224,6 +239,7 @@ ENDPOINTS = [
     _verb("/v1/load_model", load_model, "Load a further model"),
     _verb("/v1/unload_model", unload_model, "Let a model go"),
     _verb("/is_sleeping", is_sleeping, "Whether the engine sleeps", "GET"),
+    _verb("/is_paused", is_paused, "Whether the engine is paused", "GET"),
     _verb("/reset_prefix_cache", reset_prefix_cache, "Forget cached prefixes"),
     _verb("/abort_requests", abort_requests, "End requests"),
 ]

@@ -17,6 +17,8 @@ from hotshoe_server.schemas.parts import Function, FunctionName, NamedChoice, To
 
 #: What a tool answers begins so where it says that it failed; chat templates know no mark for it.
 FAILED = "Error: "
+#: An edit of the conversation that takes nothing out, which Claude Code asks for.
+KEEPS_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 
 
 class Block(Schema):
@@ -174,9 +176,17 @@ class CountRequest(Schema):
         Raises:
             ApiError: The field is named.
         """
-        for name in ("mcp_servers", "context_management"):
-            if getattr(self, name):
-                raise ApiError("unsupported_parameter", f"{name} is not supported here", name)
+        if not _takes_nothing_out(self.context_management or {}):
+            raise ApiError(
+                "unsupported_parameter",
+                "context_management is not supported here: the server takes nothing out of a "
+                "conversation",
+                "context_management",
+            )
+        if self.mcp_servers:
+            raise ApiError(
+                "unsupported_parameter", "mcp_servers is not supported here", "mcp_servers"
+            )
 
     def chat_tools(self) -> list[Tool]:
         """Return the tools in chat's form."""
@@ -287,6 +297,12 @@ class MessagesRequest(CountRequest):
         if error.field != "stop":
             return error
         return RequestError(str(error).replace("stop", "stop_sequences", 1), "stop_sequences")
+
+
+def _takes_nothing_out(management: Mapping[str, Any]) -> bool:
+    edits = management.get("edits") or []
+    known = isinstance(edits, list) and management.keys() <= {"edits"}
+    return known and all(edit == KEEPS_ALL for edit in edits)
 
 
 def _chat_messages(message: InputMessage, place: str) -> Iterator[dict[str, Any]]:

@@ -39,8 +39,36 @@ def test_verbs_take_arguments(admin, engine) -> None:
         ("abort_everywhere", ["a"]),
     ]
     assert admin.post("/pause", mode="never").status_code == 400
-    refused = admin("POST", "/sleep?level=1")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unknown_parameter")
+
+
+def test_arguments_may_stand_in_the_url(admin, engine) -> None:
+    assert admin("POST", "/pause?mode=keep&clear_cache=false").status_code == 200
+    assert admin.get("/is_paused").json() == {"is_paused": True}
+    assert admin("POST", "/sleep?level=2", json={"mode": "abort"}).status_code == 200
+    for tags in ("tags=weights", "tags=weights&tags=kv_cache"):
+        assert admin("POST", f"/wake_up?{tags}").status_code == 200
+    assert engine.calls == [
+        ("pause", "keep", False),
+        ("sleep", 2, "abort"),
+        ("wake_up", ["weights"]),
+        ("wake_up", ["weights", "kv_cache"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body", "param"),
+    [
+        ("POST", "/sleep?level=deep", {}, "level"),
+        ("POST", "/sleep?depth=1", {}, "depth"),
+        ("POST", "/sleep?level=1", {"level": 1}, "level"),
+        ("POST", "/sleep?level=1", [], None),
+        ("GET", "/is_sleeping?level=1", None, "level"),
+    ],
+)
+def test_bad_arguments_of_a_url_are_named(admin, engine, method, url, body, param) -> None:
+    refused = admin(method, url, json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert engine.calls == []
 
 
 def test_new_weights_come_from_a_path(admin, engine) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hotshoe.errors import QueueFullError
+from hotshoe_server.schemas.messages import KEEPS_ALL
 
 PATH = "/v1/messages"
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
@@ -233,6 +234,11 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"temperature": -1.0}, "temperature"),
         ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "takes nothing",
+        ),
+        ({"context_management": {"edits": [KEEPS_ALL], "more": 1}}, "context_management"),
         ({"nonsense": 1}, "unknown parameter: nonsense"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "needs a name"),
@@ -269,3 +275,9 @@ def test_the_key_may_come_in_anthropics_header(open_http) -> None:
     ):
         http = open_http(headers=headers, **key)
         assert http.post(PATH, **body).status_code == status
+
+
+@pytest.mark.parametrize("edits", [None, [], [KEEPS_ALL]])
+def test_edits_that_take_nothing_out(http, edits) -> None:
+    body = {"messages": ASK, "max_tokens": 64, "context_management": {"edits": edits}}
+    assert http.post(PATH, **body).status_code == 200
