@@ -83,17 +83,38 @@ An engine inside a program: `LLM` waits for its answers, `AsyncEngine` is for as
 
 A call without `SamplingParams` takes the defaults of the model's authors (`llm.sampling_defaults`).
 `SamplingParams` that are given are taken as they are, with their own defaults for what they leave
-open: 16 tokens, temperature 1.""".split("\n")
+open: 16 tokens, temperature 1.
+
+Updates of `AsyncEngine` are what a step brought:
+
+```python
+import asyncio
+
+from hotshoe import AsyncEngine, EngineConfig, SamplingParams
+
+async def main() -> None:
+    engine = AsyncEngine(EngineConfig(model="demo"))
+    try:
+        async for update in engine.generate("Once", SamplingParams(max_tokens=32)):
+            print(update.sequences[0].new_text, end="", flush=True)
+    finally:
+        engine.close()
+
+asyncio.run(main())
+```
+
+[From vLLM](from-vllm.md#python) lists what has another name there.""".split("\n")
 
 VLLM_HEAD = """\
 `hotshoe serve` takes a command line of `vllm serve`: replace the first two words. It rewrites
 vLLM's flags before it reads them. A flag without effect gets a line of warning. If Hotshoe cannot
 honor a flag, the start ends with exit code 2 and a message that names the remedy. These work, too:
 underscores, `-tp=2`, `32k` (thousands), `32K` (of 1,024), `auto`, several words after a list's
-flag, and lists as JSON. A YAML file of `--config` has the names of [Hotshoe's own flags](cli.md).
+flag, and lists as JSON. A YAML file of `--config` may have names of vLLM's flags beside
+[Hotshoe's own](cli.md). If both name one option, Hotshoe's own wins.
 
-This page lists flags first, then [endpoints](#endpoints), [metrics](#metrics) and
-[environment variables](#environment-variables).
+This page lists flags first, then [endpoints](#endpoints), [metrics](#metrics),
+[environment variables](#environment-variables) and [Python](#python).
 
 `vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with the same `-i` and
 `-o`. Control tokens in a message are plain text here, unless the server has
@@ -117,6 +138,30 @@ VLLM_ENDPOINTS = {
     "a rank takes no code from outside": "/collective_rpc",
     "items of other kinds are not served": "/reset_encoder_cache /reset_mm_cache",
     "the number of ranks is fixed": "/is_scaling_elastic_ep /scale_elastic_ep",
+}
+#: Names in Python that differ.
+VLLM_PYTHON = {
+    "argument `sampling_params` of `generate` and `chat`": "`params`",
+    'prompts `{"prompt": text}`, `{"prompt_token_ids": ids}`, `{"prompt_embeds": rows}`': (
+        "`text` or `TextPrompt(text)`, `TokensPrompt(ids)`, `EmbedsPrompt(rows)`"
+    ),
+    "`llm.chat(messages, chat_template_kwargs={...})`": "the variables are arguments of `chat`",
+    "`SamplingParams(structured_outputs=StructuredOutputsParams(json=schema))`": (
+        "`SamplingParams(grammar=GrammarSpec.json_schema(schema))`"
+    ),
+    "`lora_request=LoRARequest(name, 1, path)`": (
+        "`llm.load_adapter(name, path)`, then `SamplingParams(adapter=name)`"
+    ),
+    "`output.outputs[0].logprobs[i][token_id].logprob`": (
+        "`logprobs[i]` is a `TokenLogprobs` with `token_ids`, `logprobs` and `rank`"
+    ),
+    "`llm.embed(texts)[0].outputs.embedding`": "`llm.embed(texts)[0].embedding`",
+    "`llm.score`, `llm.encode`, `llm.classify`": "`llm.embed`; a server has `/score`",
+    "`llm.get_tokenizer()`": "`llm.tokenizer`",
+    "`llm.get_default_sampling_params()`": "`SamplingParams(**llm.sampling_defaults)`",
+    "`AsyncLLM`, `AsyncLLMEngine.from_engine_args`": "`AsyncEngine(EngineConfig(...))`",
+    "`llm.collective_rpc`, `llm.apply_model`": "`llm.update_weights`; no other code reaches a rank",
+    "`use_tqdm`": "there are no bars",
 }
 #: Endpoints that extensions of the server bring.
 EXTENSIONS = {"/metrics", "/start_profile", "/stop_profile"}
@@ -294,7 +339,7 @@ def from_vllm_page() -> str:
                 values = ", ".join(f"`{value}`" for value in flag.harmless)
                 text += f"; other values than {values} are refused"
             lines.append(f"| `{flag.name}` | {_cell(text)} |")
-    return "\n".join([*lines, *_vllm_names()]) + "\n"
+    return "\n".join([*lines, *_vllm_names(), *_vllm_python()]) + "\n"
 
 
 def _words(words: Sequence[str]) -> str:
@@ -336,6 +381,14 @@ def _vllm_names() -> list[str]:
     for names, text in VLLM_VARIABLES.items():
         lines.append(f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |")
     return lines
+
+
+def _vllm_python() -> list[str]:
+    """What becomes of vLLM's names in Python."""
+    lines = ["", "## Python", "", "`LLM` takes its options by the same names, as in"]
+    lines += ["`LLM(model, tensor_parallel_size=2)`. What differs ([Python](python.md)):"]
+    lines += ["", "| vLLM | here |", "|---|---|"]
+    return [*lines, *(f"| {_cell(there)} | {_cell(here)} |" for there, here in VLLM_PYTHON.items())]
 
 
 def hooks() -> dict[str, FunctionType]:

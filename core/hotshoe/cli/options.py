@@ -132,10 +132,13 @@ def read_configs(
 def given_options(args: argparse.Namespace, configs: Sequence[type[Any]]) -> dict[str, Any]:
     """Return what the file that `--config` names and the flags say, nothing filled in.
 
+    `args.config` may have the file's options instead of its name.
+
     Raises:
         ConfigError: The file is unreadable.
     """
-    values = _read_yaml(args.config) if getattr(args, "config", None) else {}
+    file = getattr(args, "config", None) or {}
+    values = file if isinstance(file, Mapping) else read_yaml(file)
     names = {f.name for config in configs for f in fields(config)}
     values = {name: as_flag(name, value, configs) for name, value in values.items()}
     return merged(values, {name: value for name, value in vars(args).items() if name in names})
@@ -147,7 +150,7 @@ def disabled_in(path: Path) -> list[str]:
     Raises:
         ConfigError: The file is unreadable.
     """
-    names = as_flag(_DISABLED, _read_yaml(path).get(_DISABLED), (EngineConfig,))
+    names = as_flag(_DISABLED, read_yaml(path).get(_DISABLED), (EngineConfig,))
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
@@ -232,7 +235,12 @@ def _shown(default: Any) -> str:
     return "" if default in (None, ()) else f" (default: {default})"
 
 
-def _read_yaml(path: Path) -> Mapping[str, Any]:
+def read_yaml(path: Path) -> Mapping[str, Any]:
+    """Return the options of a file, their names with underscores.
+
+    Raises:
+        ConfigError: It is unreadable, or no such file.
+    """
     import yaml
 
     try:

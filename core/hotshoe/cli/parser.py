@@ -68,6 +68,8 @@ class Parser(argparse.ArgumentParser):
             1 if action.nargs in (None, "?") else math.inf
             for action in self._get_positional_actions()
         )
+        if any(word.partition("=")[0] == "--config" for word in words):
+            room = 0  # the file may name what would stand there
         spread: list[str] = []
         owed = taking = ""  # the flag whose value comes, and the list that more words go to
         for place, word in enumerate(words):

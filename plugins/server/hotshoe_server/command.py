@@ -10,7 +10,13 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from hotshoe.cli.options import add_engine_flags, add_option_flags, given_options, read_configs
+from hotshoe.cli.options import (
+    add_engine_flags,
+    add_option_flags,
+    given_options,
+    read_configs,
+    read_yaml,
+)
 from hotshoe.cli.parser import Parser
 from hotshoe.cli.session import phases
 from hotshoe.config import EngineConfig
@@ -22,6 +28,7 @@ from hotshoe_server.extensions import ServerExtension, blamed
 from hotshoe_server.logs import start_logs
 from hotshoe_server.plans import Plan, make_plans, rewrite_models
 from hotshoe_server.signals import end_at_sigterm, ignore_signals
+from hotshoe_server.vllm_file import own_options
 from hotshoe_server.vllm_flags import rewrite
 
 if TYPE_CHECKING:
@@ -36,10 +43,12 @@ class Serve:
     """See `hotshoe.cli.command.Command`."""
 
     def __init__(self) -> None:
+        self._parser: Parser | None = None
         end_at_sigterm()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         if isinstance(parser, Parser):
+            self._parser = parser
             parser.rewrite = lambda words: rewrite(rewrite_models(words), _log.warning)
         add_engine_flags(parser)
         add_option_flags(parser, ServerConfig, SERVER_GROUPS)
@@ -55,6 +64,8 @@ class Serve:
             ignore_signals()
 
     def _serve(self, args: Namespace) -> int:
+        if args.config is not None and self._parser is not None:
+            args.config = own_options(read_yaml(args.config), self._parser)
         found = find_extensions(PluginManager())
         optional = [extension.options for extension in found.values() if extension.options]
         classes = (EngineConfig, ServerConfig, *optional)

@@ -146,12 +146,15 @@ def test_lists_of_numbers() -> None:
         (["m", "--names=a", "b", "--number", "3"], "m", ["a", "b"]),
         (["m", "--names", "--number=3"], None, None),
         (["m", "--number", "3", "b"], None, None),
+        (["--config", "f", "--names", "a", "b"], None, ["a", "b"]),
+        (["m", "--names", "a", "b", "--config=f"], "m", ["a", "b"]),
     ],
 )
 def test_a_list_takes_words_that_can_be_nothing_else(words, model, names) -> None:
     parser = Parser("hotshoe test", "a test")
     parser.add_argument("model", nargs="?")
     parser.add_argument("--number", type=int)
+    parser.add_argument("--config")
     parser.add_argument("--names", action=ListAction, parse=str, default=argparse.SUPPRESS)
     if names is None:
         with pytest.raises(ConfigError):

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.api.engine import Engine
@@ -246,16 +246,16 @@ class LLM:
 
     def chat(
         self,
-        messages: Messages,
-        params: SamplingParams | None = None,
+        messages: Messages | Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         tools: Tools | None = None,
         **options: Any,
     ) -> list[RequestOutput]:
-        """Answer a conversation, rendered by the model's chat template.
+        """Answer one or several conversations, rendered by the model's chat template.
 
         Args:
-            messages: In OpenAI's form.
-            params: Default: the model's.
+            messages: In OpenAI's form; or a list of such conversations, which run as one batch.
+            params: For all of them, or one for each; default: the model's.
             tools: Function schemas offered to the model.
             options: `add_generation_prompt`, `continue_final_message`, and variables of the
                 template, such as `enable_thinking`.
@@ -263,7 +263,10 @@ class LLM:
         Raises:
             RequestError: The template refuses the messages, or a parameter is bad.
         """
-        return self.generate(self.engine.inputs.render_chat(messages, tools, **options), params)
+        several = bool(messages) and not isinstance(messages[0], Mapping)
+        batch = cast("Sequence[Messages]", messages if several else [messages])
+        render = self.engine.inputs.render_chat
+        return self.generate([render(one, tools, **options) for one in batch], params)
 
     def stream_chat(
         self,

@@ -139,6 +139,17 @@ def test_chat_uses_the_template(llm: LLM) -> None:
     assert llm.tokenizer.decode(output.prompt_token_ids) == "user:hi\n"
 
 
+def test_conversations_run_as_a_batch(llm: LLM) -> None:
+    said = [[{"role": "user", "content": text}] for text in ("hi", "yo", "hi")]
+    params = [SamplingParams(max_tokens=count) for count in (1, 2, 3)]
+    outputs = llm.chat(said, params)
+    prompts = [llm.tokenizer.decode(output.prompt_token_ids) for output in outputs]
+    assert prompts == ["user:hi\n", "user:yo\n", "user:hi\n"]
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 2, 3]
+    with pytest.raises(RequestError, match="3 prompts, but 1 sampling parameters"):
+        llm.chat(said, params[:1])
+
+
 def test_chat_renders_as_the_server_does(llm: LLM) -> None:
     parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
     [output] = llm.chat([{"role": "user", "content": parts}], SamplingParams(max_tokens=1))

@@ -1,0 +1,55 @@
+"""Options of a file that was written for `vllm serve`, as options of `hotshoe serve`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hotshoe.cli.parser import Parser
+from hotshoe.models.config import merged
+from hotshoe_server.vllm_flags import FLAGS, VALUES
+
+_FLAGS = {flag.name: flag for flag in FLAGS if flag.name != "--model"}
+#: What vLLM does unless a file says false; of all others, false asks for nothing.
+_ON = ("enable_chunked_prefill",)
+
+
+def own_options(values: Mapping[str, Any], parser: Parser) -> dict[str, Any]:
+    """Return the options of a file by the names that they have here; own ones win.
+
+    Args:
+        values: By name, with underscores.
+        parser: Of `hotshoe serve`; it reads the flags that stand for vLLM's.
+
+    Raises:
+        ConfigError: An option of vLLM's cannot be honored.
+    """
+    own = {name: _here(name, value) for name, value in values.items() if _flag(name) not in _FLAGS}
+    words = [word for name in values if name not in own for word in _words(name, values[name])]
+    if not words:
+        return own
+    found = vars(parser.parse(words))
+    return merged({name: value for name, value in found.items() if name != "config"}, own)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _here(name: str, value: Any) -> Any:
+    """Return a value by the name that it has here."""
+    known = VALUES.get(_flag(name), {})
+    return known.get(value, value) if isinstance(value, str) else value
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """Write an option as the words of a command line; none where it says nothing."""
+    flag = _flag(name)
+    if value is None:
+        return []
+    if value is False:
+        return [f"--no-{flag[2:]}"] if name in _ON else []
+    if value is True and not _FLAGS[flag].takes:
+        return [flag]
+    return [f"{flag}={value if isinstance(value, str) else json.dumps(value)}"]
