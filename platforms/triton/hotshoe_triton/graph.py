@@ -26,7 +26,6 @@ def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
 @contextmanager
 def no_garbage() -> Iterator[None]:
     """Keep the collector away: what it frees of an earlier engine would break a recording."""
-    gc.collect()
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -87,6 +86,8 @@ class Graph:
         with torch.cuda.stream(stream):
             # Once as it is: kernels are compiled and libraries take their workspaces outside.
             function(lambda call: call())
+            if self._first is None:
+                gc.collect()  # of earlier engines; once, as it takes longer than a recording
             torch.cuda.empty_cache()
             with no_garbage():
                 parts, output = self._recorded(function)
