@@ -158,7 +158,7 @@ def deliver_piece(
         tl.store(out_ptr + offsets_GD, out_GD.to(out_ptr.dtype.element_ty), mask=here_GD)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def decode_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     sinks_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,

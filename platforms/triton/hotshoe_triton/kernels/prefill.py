@@ -42,7 +42,7 @@ def key_tiles(
     return low, full_low, tl.maximum((first_pos + 1) // BLOCK_N, full_low), high
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def prefill_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     sinks_ptr, num_reqs, q_stride, table_stride, block_stride,
