@@ -30,6 +30,8 @@ VERSIONS = ("3.6", "3.7", "3.8")
 KINDS = ("bfloat16", "float16", "fp8_e4m3")
 #: Rows for which algorithms are tuned, and from which on they are used.
 MANY, MANY_FROM = cublaslt.ROWS, 4096
+#: One row of x, and a program for each output.
+ALONE = LinearConfig("gemv", 1, 2048, 1, 4, 2)
 #: Shared memory of a program that the tuner tries; several fit a multiprocessor, or one alone.
 BUDGETS = (48 * KIB, 72 * KIB, 100 * KIB, 150 * KIB, 200 * KIB)
 
@@ -70,7 +72,9 @@ def untuned(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> L
     """
     tiles, units, block_k = -(-n // 64), facts.compute_units, 256 // itemsize
     if itemsize > 1 and bucket == 1:
-        return default(bucket, n, k, itemsize, facts)
+        # A program for each of few long rows asks the memory for more at a time.
+        few = n < 24 * units and k >= 4096
+        return ALONE if few else default(bucket, n, k, itemsize, facts)
     if itemsize > 1 and bucket > 32 and tiles < units and k >= 2048:
         return LIBRARY
     split = 1

@@ -59,7 +59,7 @@ PREFILL: Table = {
 }
 DECODE: Table = {
     "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
-    "hopper": (Tiling(16, 64, 2, 2, 4), Tiling(16, 64, 4, 3, 2), Tiling(16, 32, 4, 3, 2)),
+    "hopper": (Tiling(16, 64, 2, 2, 4, 64), Tiling(16, 64, 4, 3, 2), Tiling(16, 32, 4, 3, 2)),
     "blackwell": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
     "small": (Tiling(16, 32, 4, 3), Tiling(16, 32, 4, 2, 1)),
     "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),

@@ -26,7 +26,7 @@ from hotshoe_cuda.linear import Linear, missing, untuned
 from hotshoe_cuda.targets import TUNED
 from hotshoe_triton import tuned
 from hotshoe_triton.device import ARCHS
-from hotshoe_triton.tuning import BUCKETS, LinearConfig
+from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
 
 H200 = device_facts("sm_90", units=132)
 #: The same, where kernels run in these tests: other kernels run beside the stand-in.
@@ -102,6 +102,13 @@ def test_shapes_that_nobody_tuned_stream(n: int, k: int, at_64: str, itemsize: i
             programs = -(-n // config.block_n) * config.split_k
             assert config.split_k == 1 or programs <= H200.compute_units
     assert chosen[64].kernel == (at_64 if itemsize == 2 else "streamed")
+
+
+def test_few_long_rows_have_a_program_each() -> None:
+    assert untuned(1, 896, 4864, 2, H200).block_n == 1
+    assert untuned(1, 3072, 8192, 2, H200).block_n == 1
+    for n, k in ((4096, 14336), (3072, 2048), (151936, 896)):
+        assert untuned(1, n, k, 2, H200) == default(1, n, k, 2, H200)
 
 
 @pytest.mark.usefixtures("compiled")
