@@ -15,7 +15,7 @@ constexpr int64_t kChannels = 256;               // of a strip
 constexpr int64_t kMinElementsPerThread = 8192;  // below, waking a thread costs more
 
 // Channels [first, first + count) of a convolution; rows in scratch have room for kChannels.
-template <class T, class C>
+template <class T, class C, bool kGated>
 class Strip {
  public:
   Strip(const Convolution& conv, float* scratch, int64_t first)
@@ -38,19 +38,25 @@ class Strip {
 
   static int64_t floats(const Convolution& conv) { return 2 * conv.width * kChannels; }
 
-  void run(const Sequences& sequences, const Sequence& s, float* out) {
+  using Out = std::conditional_t<kGated, T, float>;
+
+  void run(const Sequences& sequences, const Sequence& s, Out* out) {
     carry_on(sequences, s);
     const T* rows = (const T*)conv_.inputs + s.begin * conv_.stride + first_;
     for (int64_t t = 0; t < s.count; ++t) {
-      float* to = out + (s.begin + t) * conv_.size + first_;
+      Out* to = out + (s.begin + t) * conv_.size + first_;
       for_vectors(count_, [&](int64_t i, auto lanes) {
         Vec sum = vload(bias_ + i);
         for (int64_t w = 0, at = t - back_; w <= back_; ++w, ++at) {
           const Vec x = at < 0 ? vload(carried_ + (back_ + at) * kChannels + i)
-                               : load(rows + at * conv_.stride + i, lanes);
+                               : input(rows + at * conv_.stride + i, lanes);
           sum = vfma(x, vload(taps_ + w * kChannels + i), sum);
         }
-        store(to + i, Silu{}.apply<float>(sum), lanes);
+        if constexpr (kGated) {
+          store(to + i, sum * load(rows + t * conv_.stride + conv_.size + i, lanes), lanes);
+        } else {
+          store(to + i, Silu{}.apply<float>(sum), lanes);
+        }
       });
     }
     for (int64_t done = 0; done < s.count;) {
@@ -60,6 +66,13 @@ class Strip {
   }
 
  private:
+  // What is convolved.
+  template <class L>
+  Vec input(const T* at, L lanes) const {
+    if constexpr (!kGated) return load(at, lanes);
+    return load(at, lanes) * load(at + 2 * conv_.size, lanes);
+  }
+
   void carry_on(const Sequences& sequences, const Sequence& s) {
     if (s.before <= 0) return std::fill_n(carried_, back_ * kChannels, 0.0f), void();
     const C* from = conv_.cache.at<C>(sequences.block(s, s.before), first_);
@@ -74,7 +87,9 @@ class Strip {
       if (at < 0) {
         convert_row(carried_ + (back_ + at) * kChannels, to, count_);
       } else {
-        convert_row(rows + at * conv_.stride, to, count_);
+        const T* row = rows + at * conv_.stride;
+        for_vectors(count_,
+                    [&](int64_t i, auto lanes) { store(to + i, input(row + i, lanes), lanes); });
       }
     }
   }
@@ -93,14 +108,12 @@ float* results(size_t floats) {
   return memory.data();
 }
 
-}  // namespace
-
-float* convolve(const Convolution& conv, const Sequences& sequences) {
-  float* out = results(size_t(sequences.tokens() * conv.size));
+template <bool kGated>
+void run(const Convolution& conv, const Sequences& sequences, void* out) {
   const int64_t strips = (conv.size + kChannels - 1) / kChannels, count = sequences.count;
   visit_float(conv.dtype, [&](auto in) {
     visit_float(conv.cache.dtype, [&](auto kept) {
-      using Run = Strip<decltype(in), decltype(kept)>;
+      using Run = Strip<decltype(in), decltype(kept), kGated>;
       const auto job = [&](int64_t begin, int64_t end) {
         auto* scratch = (float*)thread_scratch(Run::floats(conv) * sizeof(float));
         while (begin < end) {
@@ -108,7 +121,7 @@ float* convolve(const Convolution& conv, const Sequences& sequences) {
           Run run(conv, scratch, strip * kChannels);
           for (; begin < last; ++begin) {
             const Sequence s = sequences[begin - strip * count];
-            if (s.count > 0) run.run(sequences, s, out);
+            if (s.count > 0) run.run(sequences, s, (typename Run::Out*)out);
           }
         }
       };
@@ -116,7 +129,22 @@ float* convolve(const Convolution& conv, const Sequences& sequences) {
       parallel_for(strips * count, job, rows_holding(kMinElementsPerThread, elements));
     });
   });
+}
+
+}  // namespace
+
+float* convolve(const Convolution& conv, const Sequences& sequences) {
+  float* out = results(size_t(sequences.tokens() * conv.size));
+  run<false>(conv, sequences, out);
   return out;
+}
+
+void convolve(const Convolution& conv, const Sequences& sequences, float* out) {
+  run<false>(conv, sequences, out);
+}
+
+void convolve_gated(const Convolution& conv, const Sequences& sequences, void* out) {
+  run<true>(conv, sequences, out);
 }
 
 }  // namespace hotshoe::states

@@ -1,4 +1,5 @@
-// The short causal convolution in front of a recurrence, over the inputs that sequences carry on.
+// The short causal convolution over the inputs that sequences carry on: in front of a recurrence, or
+// between two gates.
 #pragma once
 
 #include "states/sequences.h"
@@ -6,7 +7,7 @@
 namespace hotshoe::states {
 
 struct Convolution {
-  const void* inputs;  // [tokens, size]
+  const void* inputs;  // [tokens, size]; between gates [tokens, gate | gate behind | x]
   int64_t stride;      // elements from token to token
   const void* taps;    // [size, width]; the last column is for the token itself
   const void* bias;    // [size], or null
@@ -19,5 +20,12 @@ struct Convolution {
 //
 // Returns [tokens, size]: memory of the calling thread, valid until its next call.
 float* convolve(const Convolution& conv, const Sequences& sequences);
+
+// The same into `out`.
+void convolve(const Convolution& conv, const Sequences& sequences, float* out);
+
+// The same of x times the gate in front of it; the gate behind takes SiLU's place. Writes
+// [tokens, size] of the convolution's type.
+void convolve_gated(const Convolution& conv, const Sequences& sequences, void* out);
 
 }  // namespace hotshoe::states

@@ -6,7 +6,7 @@ candidates' modules; this one only puts them together.
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import hotshoe_native
@@ -81,7 +81,6 @@ class CpuPlatform(Platform):
             communicator,
             embedding,
             experts,
-            gated_delta,
             graph,
             groups,
             layer_norm,
@@ -94,7 +93,6 @@ class CpuPlatform(Platform):
             rotary,
             sampling,
             sparse,
-            state_space,
             widened,
         )
 
@@ -120,13 +118,12 @@ class CpuPlatform(Platform):
             Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
             Candidate("moe", "native", moe.supports, moe.Moe),
             Candidate("moe", "by_expert", experts.supports, experts.Moe),
-            Candidate("gated_delta", "native", gated_delta.supports, gated_delta.GatedDelta),
             Candidate("lora", "native", lora.supports, lora.Lora),
             Candidate(
                 *("embedding", "native", embedding.supports, embedding.Embedding), tolerance=0
             ),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
-            Candidate("state_space", "native", state_space.supports, state_space.StateSpace),
+            *_over_states(),
             Candidate("indexer", "native", sparse.supports_choice, sparse.Indexer),
             Candidate("sparse_mla_attention", "native", *chosen),
             Candidate("graph", "native", graph.supports, graph.Graph),
@@ -212,3 +209,14 @@ def processor_name(root: Path = Path("/")) -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def _over_states() -> Iterator[Candidate]:
+    """Yield the candidates of blocks that keep states."""
+    from hotshoe_cpu import gated_delta, selective_scan, short_conv, state_space
+
+    yield Candidate("gated_delta", "native", gated_delta.supports, gated_delta.GatedDelta)
+    scan = selective_scan.supports, selective_scan.SelectiveScan
+    yield Candidate("selective_scan", "native", *scan)
+    yield Candidate("short_conv", "native", short_conv.supports, short_conv.ShortConv)
+    yield Candidate("state_space", "native", state_space.supports, state_space.StateSpace)

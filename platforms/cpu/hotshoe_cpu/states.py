@@ -5,23 +5,34 @@ The kernels read the step's block table themselves, so a step needs no plan.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, GatedDeltaSpec, StateSpaceSpec, Verdict
-from hotshoe_cpu.native import DTYPE_CODES, judge
+from hotshoe.slots import (
+    AttentionMetadata,
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    ShortConvSpec,
+    StateSpaceSpec,
+    Verdict,
+)
+from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 #: Codes of what the cache keeps, at the kernels' boundary.
 CHECKPOINT_CODES = {"none": 0, "align": 1, "all": 2}
 
 
 def judge_states(
-    spec: GatedDeltaSpec | StateSpaceSpec, facts: DeviceFacts, refusals: dict[str, bool]
+    spec: GatedDeltaSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
+    facts: DeviceFacts,
+    refusals: dict[str, bool],
 ) -> Verdict:
     """Judge what all such blocks have; `refusals` as for `judge`."""
+    kept = {name: getattr(spec, name, spec.dtype) for name in ("conv_dtype", "state_dtype")}
     types = {
         f"{name} {dtype} is not one of {', '.join(DTYPE_CODES)}": dtype not in DTYPE_CODES
-        for name, dtype in (("conv_dtype", spec.conv_dtype), ("state_dtype", spec.state_dtype))
+        for name, dtype in kept.items()
     }
     known = ", ".join(CHECKPOINT_CODES)
     return judge(
@@ -45,7 +56,7 @@ class StepArguments:
         self._codes = DTYPE_CODES[spec.conv_dtype], DTYPE_CODES[spec.state_dtype]
 
     def __call__(self, cache: tuple[Tensor, Tensor], step: AttentionMetadata) -> tuple[int, ...]:
-        (conv, states), table = cache, step.block_table
+        conv, states = cache
         return (
             conv.data_ptr(),
             conv.stride(0),
@@ -53,9 +64,61 @@ class StepArguments:
             states.data_ptr(),
             states.stride(0),
             self._codes[1],
-            table.data_ptr(),
-            table.stride(0),
-            step.query_start_loc.data_ptr(),
-            step.seq_lens.data_ptr(),
-            step.num_reqs,
+            *sequences_of(step),
         )
+
+
+def sequences_of(step: AttentionMetadata) -> tuple[int, ...]:
+    """Return the kernels' arguments that say which sequences a step has."""
+    table = step.block_table
+    return (
+        table.data_ptr(),
+        table.stride(0),
+        step.query_start_loc.data_ptr(),
+        step.seq_lens.data_ptr(),
+        step.num_reqs,
+    )
+
+
+class Convolution:
+    """Convolves a step's inputs and keeps the last ones of each sequence. SiLU follows; or the
+    inputs have a gate in front, and one behind takes SiLU's place."""
+
+    def __init__(self, spec: SelectiveScanSpec | ShortConvSpec, facts: DeviceFacts) -> None:
+        self._kernel, self._size = kernels(facts).convolve, spec.conv_size
+        self._gated = isinstance(spec, ShortConvSpec)
+        self._kept = DTYPE_CODES[spec.conv_dtype]
+        self._numbers = (
+            spec.conv_size,
+            spec.conv_width,
+            spec.block_size,
+            CHECKPOINT_CODES[spec.checkpoints],
+            DTYPE_CODES[spec.dtype],
+            self._gated,
+        )
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        cache: Tensor,
+        step: AttentionMetadata,
+        taps: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Return [num_tokens, conv_size] of inputs, whose first columns these are; float32, or the
+        inputs' type between gates."""
+        dtype = inputs.dtype if self._gated else torch.float32
+        out = torch.empty(len(inputs), self._size, dtype=dtype)
+        self._kernel(
+            out.data_ptr(),
+            inputs.data_ptr(),
+            inputs.stride(0),
+            cache.data_ptr(),
+            cache.stride(0),
+            self._kept,
+            *sequences_of(step),
+            taps.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            *self._numbers,
+        )
+        return out

@@ -48,7 +48,7 @@ def test_facts() -> None:
 #: Slots of asynchronous devices.
 ASYNCHRONOUS = {"transfer"}
 #: Slots that this platform leaves to core's references, for now.
-PLAIN = {"mla_attention", "selective_scan", "short_conv"}
+PLAIN = {"mla_attention"}
 #: Blocks that it composes: a recorded step is one native call already.
 COMPOSED = {"decoder_layer", "model_step"}
 
