@@ -58,7 +58,7 @@ def attending(op: Any, spec: SparseMlaSpec, batch: tuple[int, int, int]) -> Call
     own, rows = spec.attention, batch[0] * batch[1]
     kind = getattr(torch, own.dtype)
     prepared = op.prepare(*step_of(*batch))
-    cache = torch.randn(batch[0] * batch[2] // BLOCK, BLOCK, own.row_dim).to(kind)
+    cache = torch.randn(batch[0] * batch[2] // BLOCK, BLOCK, own.row.channels).to(kind)
     q = torch.randn(rows, own.num_heads, own.nope_dim + own.rope_dim).to(kind)
     op.load(torch.randn(own.num_heads, own.nope_dim + own.v_dim, own.latent_dim).to(kind) / 20)
     first = batch[2] - batch[1] + 1

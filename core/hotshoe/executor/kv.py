@@ -16,6 +16,7 @@ from hotshoe.errors import KVTransferError
 from hotshoe.kv.kinds import KINDS
 from hotshoe.slots.specs import KVLayout
 from hotshoe.types.cache import QUANTIZED, CachePart, CacheSpec
+from hotshoe.types.rows import ROW_KINDS, row_form
 
 #: Of the form of descriptors; it grows when what they say, or what blocks hold, changes.
 VERSION = 2
@@ -34,7 +35,7 @@ CONVERSIONS = {
     ("float32", "bfloat16"): "cached numbers are rounded to 8 significant bits",
     ("float16", "bfloat16"): "cached numbers are rounded to 8 significant bits",
 }
-#: What keys and values of 8 bits may be widened to. As float32 they are what attention reads.
+#: What numbers of 8 bits may be widened to. As float32 they are what attention reads.
 WIDER = {"float32": "", "bfloat16": CONVERSIONS["float32", "bfloat16"]}
 #: Which option says the type of a part; of others, kv_cache_dtype.
 TYPE_OPTIONS = {"conv": "conv_state_dtype", "state": "state_dtype"}
@@ -162,6 +163,8 @@ def _check_layer(number: int, source: KVDescriptor, target: KVDescriptor) -> str
     ours, theirs = source.layers[number], target.layers[number]
     if theirs.kind not in MOVABLE[ours.kind]:
         raise _refusal(f"{where}.kind", ours.kind, theirs.kind, "load the same model")
+    if ours.kind in ROW_KINDS:
+        return _check_rows(where, ours, theirs)
     if ours.kind not in ("full", "window"):
         _check_entries(where, ours, theirs)
         costs = [_check_type(where, *pair) for pair in zip(ours.parts, theirs.parts, strict=True)]
@@ -201,27 +204,36 @@ def _check_heads(where: str, source: CacheSpec, target: CacheSpec) -> None:
         raise _refusal(f"{where}.window", source.window, target.window, remedy)
 
 
+def _check_rows(where: str, source: CacheSpec, target: CacheSpec) -> str:
+    """Refuse rows of another size, and return what converting them costs."""
+    theirs, ours = row_form(source), row_form(target)
+    if theirs.channels != ours.channels:
+        remedy = "load the same model"
+        raise _refusal(f"{where}.channels", theirs.channels, ours.channels, remedy)
+    if theirs == ours:
+        return ""
+    if ours.quantized:
+        return f"cached numbers are rounded to {ours.kv_dtype}"
+    return _check_type(where, source.parts[0], target.parts[0])
+
+
 def _check_entries(where: str, source: CacheSpec, target: CacheSpec) -> None:
-    """Refuse latents or states of another size, and states behind other tokens."""
-    if source.kind == "state" and source.block_tokens != target.block_tokens:
+    """Refuse states of another size, and states behind other tokens."""
+    if source.block_tokens != target.block_tokens:
         field, remedy = f"{where}.block_tokens", "use the same block_size"
         raise _refusal(field, source.block_tokens, target.block_tokens, remedy)
-    ours, theirs = ([_entry(part) for part in spec.parts] for spec in (source, target))
+    ours, theirs = (
+        [(part.name, part.axes, part.shape) for part in spec.parts] for spec in (source, target)
+    )
     if ours != theirs:
         remedy = "load the same model with the same tensor_parallel_size"
         raise _refusal(f"{where}.parts", ours, theirs, remedy)
 
 
-def _entry(part: CachePart) -> tuple[str, str, tuple[int, ...]]:
-    """Return what a part of rows or of a state is, whatever the tokens of a block."""
-    rows = part.name in ("latent", "index")
-    return part.name, part.axes, part.shape[1:] if rows else part.shape
-
-
 def _check_type(where: str, source: CachePart, target: CachePart) -> str:
     """Return what converting a part's elements costs."""
     there, here = source.dtype, target.dtype
-    if there in QUANTIZED.values() and source.name == "k":
+    if there in QUANTIZED.values() and source.name not in TYPE_OPTIONS:
         cost = WIDER.get(here)
     else:
         cost = "" if there == here else CONVERSIONS.get((there, here))

@@ -53,7 +53,7 @@ class Indexer(RowLayer):
         self.spec = spec
         self._op: IndexerOp = ctx.selector.choose("indexer", spec)
         self._cos_sin = rotary.table
-        super().__init__("index", spec.block_size, spec.head_dim, spec.kv_dtype, ctx.device)
+        super().__init__("index", spec.block_size, spec.row, ctx.device)
         self.planner: tuple[Hashable, Prepare] = (spec, self._op.prepare)
         ctx.cache_layers.append(self)
 

@@ -72,7 +72,7 @@ class LatentAttention(RowLayer):
         self._matrix.deliver(ctx, self._load, ctx.holder(slot, asked, ctx.dtype, self._op))
         ctx.weight_bytes.append(self._op.nbytes)
         self._cos_sin = rotary.table
-        super().__init__("latent", spec.block_size, spec.row_dim, spec.kv_dtype, ctx.device)
+        super().__init__("latent", spec.block_size, spec.row, ctx.device)
         self.planner: tuple[Hashable, Prepare] = (self.spec, self._op.prepare)
         ctx.cache_layers.append(self)
 

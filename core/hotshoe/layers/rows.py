@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.cache import give_back
-from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.types.cache import CacheKind, CachePart, CacheSpec
+from hotshoe.slots.reference.rows import held
+from hotshoe.types.cache import CacheKind, CacheSpec
+from hotshoe.types.rows import RowForm
 
 
 class RowLayer:
@@ -20,17 +21,15 @@ class RowLayer:
     cache: Tensor
     kv_scales: Tensor | None = None
 
-    def __init__(self, kind: CacheKind, block_size: int, row: int, dtype: str, device: str) -> None:
-        part = CachePart(kind, "td", (block_size, row), dtype)
-        self.cache_spec = CacheSpec(kind, block_size, (part,))
-        self._device = device
+    def __init__(self, kind: CacheKind, block_size: int, row: RowForm, device: str) -> None:
+        self.cache_spec = CacheSpec(kind, block_size, row.parts(kind, block_size))
+        self._row, self._device = row, device
         self.view = 0
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the cache: [num_blocks, block_size, row], left as it comes."""
-        [part] = self.cache_spec.parts
-        shape = (num_blocks, *part.shape)
-        self.cache = torch.empty(shape, dtype=torch_dtype(part.dtype), device=self._device)
+        """Take memory for the cache: [num_blocks, block_size, width], left as it comes."""
+        shape = (num_blocks, self.cache_spec.block_tokens, self._row.width)
+        self.cache = torch.empty(shape, dtype=held(self._row), device=self._device)
         self.cache[-1] = 0  # the null block: what nobody reads must not spoil sums by NaN
 
     def share_cache(self, other: RowLayer) -> None:

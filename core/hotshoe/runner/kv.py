@@ -11,13 +11,15 @@ from hotshoe.executor.kv import KVBlocks, KVDescriptor, first_kept, heads_of, nu
 from hotshoe.layers.cache import CacheLayer, stored_as
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.kv import LIMITS, PagedKV, QuantizedKV, parts_of
+from hotshoe.slots.reference.rows import packed, unpacked
 from hotshoe.types.cache import CacheSpec
+from hotshoe.types.rows import ROW_KINDS, row_form
 
 
 def cache_parts(layer: CacheLayer) -> list[Tensor]:
     """View each tensor of a layer's cache as [num_blocks, block_numel]."""
-    several = len(layer.cache_spec.parts) > 1
-    parts = layer.cache if several else (layer.cache,)
+    rows = layer.cache_spec.kind in ROW_KINDS or len(layer.cache_spec.parts) == 1
+    parts = (layer.cache,) if rows else layer.cache
     return [part.view(len(part), -1) for part in parts]
 
 
@@ -91,6 +93,10 @@ def _rows(
     rows = (1, 1) if source.kind == "state" else (source.block_tokens, target.block_tokens)
     first, last = (block * rows[1] - skipped * rows[0] for block in (wanted.start, wanted.stop))
     own = [part.reshape(len(part) * rows[0], -1)[first:last] for part in content]
+    if source.kind in ROW_KINDS:
+        theirs, ours = row_form(source), row_form(target)
+        fresh = own[0] if theirs == ours else packed(ours, unpacked(theirs, own[0]))
+        return [fresh.reshape(len(wanted), -1)]
     return [
         part.reshape(len(wanted), -1).to(torch_dtype(form.dtype))
         for part, form in zip(own, target.parts, strict=True)

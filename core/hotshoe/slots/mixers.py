@@ -61,8 +61,8 @@ class MlaAttentionOp(Protocol):
             key: [num_tokens, rope_dim], not yet rotated; token stride free.
             positions: [num_tokens] int32.
             cos_sin: [max_position, rope_dim] float32, cosines then sines.
-            cache: [num_blocks, block_size, latent_dim + rope_dim], kv dtype; written at
-                slot_mapping, nowhere else.
+            cache: [num_blocks, block_size, width], rows as `MlaAttentionSpec.row` says, of the
+                kv dtype or bytes; written at slot_mapping, nowhere else.
             slot_mapping: [num_tokens] int32.
 
         Returns:
@@ -154,8 +154,8 @@ class IndexerOp(Protocol):
             key: [num_tokens, head_dim], normed, not yet rotated.
             positions: [num_tokens] int32.
             cos_sin: [max_position, rope_dim] float32, cosines then sines.
-            cache: [num_blocks, block_size, head_dim], kv dtype; written at slot_mapping, nowhere
-                else.
+            cache: [num_blocks, block_size, width], rows as `IndexerSpec.row` says, of the kv
+                dtype or bytes; written at slot_mapping, nowhere else.
             slot_mapping: [num_tokens] int32.
 
         Returns:

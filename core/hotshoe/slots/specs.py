@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hotshoe.slots.versions import since
+from hotshoe.types.rows import RowForm
 
 #: The letters that the axes of a `KVLayout` may have, sorted.
 _AXES = ("dht", "Ddht", "Tdht", "DTdht")
@@ -215,9 +216,9 @@ class MlaAttentionSpec:
     interleaved: bool = False
 
     @property
-    def row_dim(self) -> int:
-        """Numbers that the cache keeps of a token."""
-        return self.latent_dim + self.rope_dim
+    def row(self) -> RowForm:
+        """What the cache keeps of a token. Rotated keys are never of 8 bits."""
+        return RowForm(self.latent_dim, self.rope_dim, self.dtype, self.kv_dtype)
 
     @property
     def up(self) -> LinearSpec:
@@ -253,9 +254,9 @@ class IndexerSpec:
     interleaved: bool = False
 
     @property
-    def row_dim(self) -> int:
-        """Numbers that the cache keeps of a token."""
-        return self.head_dim
+    def row(self) -> RowForm:
+        """What the cache keeps of a token."""
+        return RowForm(self.head_dim, 0, self.dtype, self.kv_dtype)
 
 
 @dataclass(frozen=True, slots=True)

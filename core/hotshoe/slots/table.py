@@ -77,12 +77,12 @@ def _row(spec: RotaryAndCacheSpec) -> int:
 
 def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
     """Return the bytes of the cache rows that one query sees, and of the matrix."""
-    return length * spec.row_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + linear_bytes(spec.up)
+    return length * spec.row.nbytes + linear_bytes(spec.up)
 
 
 def _key_bytes(spec: IndexerSpec, length: int) -> int:
     """Return the bytes of the keys that one query is compared with."""
-    return length * spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8
+    return length * spec.row.nbytes
 
 
 def _state_bytes(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec, state_size: int) -> int:

@@ -71,7 +71,7 @@ class SparseMlaAttention(sparse_mla_attention.SparseMlaAttention):
         super().__init__(spec, facts)
         own = spec.attention
         self._kernel = kernels(facts).sparse_attention
-        self._sizes = (own.num_heads, own.row_dim, own.latent_dim, own.block_size, spec.top_k)
+        self._sizes = (own.num_heads, own.row.channels, own.latent_dim, own.block_size, spec.top_k)
         self._numbers = (own.scale, DTYPE_CODES[own.dtype], DTYPE_CODES[own.kv_dtype])
 
     def __call__(

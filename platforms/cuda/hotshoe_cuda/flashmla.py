@@ -46,6 +46,9 @@ def supports(spec: MlaAttentionSpec, facts: DeviceFacts) -> Verdict:
     sizes = (spec.latent_dim, spec.rope_dim, spec.block_size)
     refusals = {
         missing: bool(missing),
+        f"kv_dtype {spec.kv_dtype}: FlashMLA reads 8 bits for chosen rows alone": (
+            spec.row.quantized
+        ),
         f"FlashMLA has no such kernel for {facts.arch}, but for {ARCH}": facts.arch != ARCH,
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"latent_dim, rope_dim and block_size are {sizes}, not {SIZES}": sizes != SIZES,

@@ -34,6 +34,9 @@ def supports(spec: MlaAttentionSpec, facts: DeviceFacts) -> Verdict:
     sizes = (spec.latent_dim, spec.rope_dim)
     refusals = {
         missing: bool(missing),
+        f"kv_dtype {spec.kv_dtype}: its tiles are copied as they are multiplied": (
+            spec.row.quantized
+        ),
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"latent_dim and rope_dim are {sizes}, not {(LATENT, TURNED)}": sizes != (LATENT, TURNED),
         f"{spec.num_heads} heads are no multiple of {HEADS}": bool(spec.num_heads % HEADS),

@@ -52,7 +52,7 @@ from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
-from hotshoe_triton.sparse_cases import DEEPSEEK, INDEXES, SPARSES, attend_chosen, index
+from hotshoe_triton.sparse_cases import INDEXES, LATENT, SPARSES, attend_chosen, index, row_cache
 from hotshoe_triton.state_cases import blocks_with_states
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
@@ -138,7 +138,7 @@ def call_latents(
     op.load(floats(spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim))
     q = floats(tokens, spec.num_heads, spec.nope_dim + spec.rope_dim)
     rows = floats(tokens, spec.latent_dim), floats(tokens, spec.rope_dim)
-    cache = floats(64, spec.block_size, spec.row_dim)
+    cache = row_cache(64, spec, device)
     op.write(q, *rows, ints(tokens), floats(512, spec.rope_dim).float(), cache, ints(tokens))
     lengths, table = (ints(reqs + 1), ints(reqs)), ints(reqs, 32)
     op(q, cache, AttentionMetadata(reqs, *lengths, table, ints(tokens), queries, 512))
@@ -363,15 +363,9 @@ SMALL_CACHES = {
         ("e5m2 cache", "float8_e5m2", "none"),
     )
 }
-LATENT = {
-    "128x512": DEEPSEEK,
-    "16x512": replace(DEEPSEEK, num_heads=16),
-    "20x256 pages of 16": replace(DEEPSEEK, num_heads=20, latent_dim=256, block_size=16),
-    "16x512 float32": replace(DEEPSEEK, num_heads=16, dtype="float32", kv_dtype="float32"),
-    "16x512 float16": replace(DEEPSEEK, num_heads=16, dtype="float16", kv_dtype="float16"),
-}
 #: A mixed step compiles both kernels.
 QUICK = ("mixed", "32/8x128")
+ENDS = (("128", 1), ("512", 1))
 LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 
 #: Packed integers, by name: of GPTQ and compressed-tensors, AWQ, eight bits, a row.
@@ -406,7 +400,7 @@ CASES: tuple[Case, ...] = (
     ),
     *(Case(*row) for row in blocks_with_states()),
     *(
-        Case(f"{kind} {name} {tokens}", call(spec, tokens), "128" in name and tokens == 1)
+        Case(f"{kind} {name} {tokens}", call(spec, tokens), (name[-3:], tokens) in ENDS)
         for kind, call, specs in (("index", index, INDEXES), ("chosen", attend_chosen, SPARSES))
         for name, spec in specs.items()
         for tokens in (1, 64)

@@ -14,6 +14,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, IndexerSpec, Verdict, whole_step
 from hotshoe_triton.attention import MIN_ROWS, request_block
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
+from hotshoe_triton.kv import row_limit, row_refusals, row_views
 from hotshoe_triton.latent import WRITE_HEADS
 
 #: What one program holds: heads, and channels of each.
@@ -30,8 +31,7 @@ def supports(spec: IndexerSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
-            != spec.dtype,
+            **row_refusals(spec.row, facts),
             f"{spec.num_heads} heads are above {MAX_HEADS}": spec.num_heads > MAX_HEADS,
             f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
             f"rope_dim {spec.rope_dim} is odd or above head_dim {spec.head_dim}": bool(
@@ -65,10 +65,12 @@ class Indexer:
         sizes = {
             "HEADS": spec.num_heads,
             "D": spec.head_dim,
+            "WIDTH": spec.row.width,
             "BLOCK_SIZE": spec.block_size,
             "BLOCK_D": max(MIN_ROWS, next_power_of_2(spec.head_dim)),
         } | self._chain
         self._write = sizes | {
+            "LIMIT": row_limit(spec.row),
             "TURNED": spec.rope_dim,
             "INTERLEAVED": spec.interleaved,
             "BLOCK_P": next_power_of_2(max(1, spec.rope_dim // 2)),
@@ -76,6 +78,7 @@ class Indexer:
             "num_warps": 2,
         }
         self._score = sizes | {
+            "SCALED": spec.row.quantized,
             "TOP_K": spec.top_k,
             "TILES": KEYS // keys,
             "BLOCK_H": max(MIN_ROWS, next_power_of_2(spec.num_heads)),
@@ -98,16 +101,18 @@ class Indexer:
         slot_mapping: Tensor,
     ) -> Tensor:
         if len(q):
+            rows = row_views(cache, self._spec.row)
             self._kernels.index_write[(len(q), -(-self._spec.num_heads // WRITE_HEADS) + 1)](
                 q,
                 key,
                 positions,
                 cos_sin,
-                cache,
+                rows[0],
+                rows[2],
                 slot_mapping,
                 q.stride(0),
                 key.stride(0),
-                cache.stride(0),
+                rows[0].stride(0),
                 **self._write,
             )
         return q
@@ -124,13 +129,13 @@ class Indexer:
         scores = torch.empty((size, longest if scored else 1), device=q.device)
         lengths = (step.query_start_loc, step.seq_lens)
         block_r = request_block(step.num_reqs)
-        table = step.block_table
-        strides = (q.stride(0), weights.stride(0), table.stride(0), cache.stride(0))
+        table, rows = step.block_table, row_views(cache, self._spec.row)
+        strides = (q.stride(0), weights.stride(0), table.stride(0), rows[0].stride(0))
         for first in range(0, len(q), size):
             tokens = min(size, len(q) - first)
             if scored:
                 self._kernels.index_scores[(tokens, -(-longest // KEYS))](
-                    scores, q, weights, cache, table, *lengths, first, step.num_reqs,
+                    scores, q, weights, rows[0], rows[2], table, *lengths, first, step.num_reqs,
                     scores.stride(0), *strides, BLOCK_R=block_r, **self._score,
                 )  # fmt: skip
             self._kernels.index_choose[(tokens,)](

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionSpec, RotaryAndCacheSpec
+from hotshoe.types.cache import ITEM_BYTES
+from hotshoe.types.rows import RowForm
 from hotshoe_triton.device import ARCHS, arch_of
 
 #: 8-bit types, with the largest magnitude of each.
@@ -18,13 +20,23 @@ SCALES = {"none": 0, "tensor": 1, "token": 2}
 
 
 def refusals(spec: AttentionSpec | RotaryAndCacheSpec, facts: DeviceFacts) -> dict[str, bool]:
+    """Return reasons to refuse a cache of keys and values, each with whether it holds."""
+    kind = spec.kv_dtype
+    return type_refusals(kind, spec.dtype, facts) | {
+        f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
+        != spec.head_dim,
+        f"kv_dtype {kind} needs kv_scales": kind == "int8" and spec.kv_scales == "none",
+    }
+
+
+def type_refusals(kind: str, dtype: str, facts: DeviceFacts) -> dict[str, bool]:
     """Return reasons to refuse a cache's type, each with whether it holds."""
-    kind, other = spec.kv_dtype, spec.kv_dtype != spec.dtype
+    other = kind != dtype
     arch = arch_of(facts) if facts.arch in ARCHS else None
     # Compilers of older NVIDIA GPUs do not convert e4m3.
     unknown = kind == "float8_e4m3fn" and arch is not None and arch.backend == "cuda"
     return {
-        f"kv_dtype {kind} differs from dtype {spec.dtype}": other and kind not in LIMITS,
+        f"kv_dtype {kind} differs from dtype {dtype}": other and kind not in LIMITS,
         f"kv_dtype {kind} is not compiled for {facts.arch}": other and arch is None,
         f"kv_dtype {kind} is not converted on {facts.arch}; use int8": bool(
             unknown and arch is not None and not arch.fp8
@@ -32,9 +44,6 @@ def refusals(spec: AttentionSpec | RotaryAndCacheSpec, facts: DeviceFacts) -> di
         f"kv_dtype int8 takes more registers than {facts.arch} has; use fp8": kind == "int8"
         and arch is not None
         and arch.family == "rdna",
-        f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
-        != spec.head_dim,
-        f"kv_dtype {kind} needs kv_scales": kind == "int8" and spec.kv_scales == "none",
     }
 
 
@@ -79,3 +88,33 @@ def planes(cache: Tensor, spec: AttentionSpec | RotaryAndCacheSpec, given: Tenso
         behind = cache[..., numel:last].view(torch.float32)
         scales = (behind[0], behind[1])
     return Planes((k, v, *scales), cache.stride(1))
+
+
+def row_refusals(form: RowForm, facts: DeviceFacts) -> dict[str, bool]:
+    """Return reasons to refuse a cache of rows, each with whether it holds."""
+    return type_refusals(form.kv_dtype, form.dtype, facts) | {form.refusal: bool(form.refusal)}
+
+
+def row_constants(form: RowForm) -> dict[str, int]:
+    """Return what readers of rows are compiled for; see `kernels/latent.py`."""
+    size = ITEM_BYTES[form.dtype] if form.quantized else 1
+    return {
+        "WIDTH": form.width,
+        "KEY_WIDTH": form.width // size,
+        "KEY_AT": form.exact_at // size if form.quantized else form.numbers,
+        "SCALED": form.quantized,
+    }
+
+
+def row_limit(form: RowForm) -> float:
+    """Return what a writer of rows is compiled for: the largest number; 0 for no scale."""
+    return LIMITS.get(form.kv_dtype, 0.0)
+
+
+def row_views(cache: Tensor, form: RowForm) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a cache of rows [num_blocks, block_size, width] as numbers, as keys, as scales."""
+    if not form.quantized:
+        return cache, cache, cache
+    kinds = form.kv_dtype, form.dtype, "float32"
+    numbers, keys, scales = (cache.view(getattr(torch, kind)) for kind in kinds)
+    return numbers, keys, scales

@@ -23,6 +23,7 @@ from hotshoe_triton.attention import (
     zeroed,
 )
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
+from hotshoe_triton.kv import row_constants, row_limit, row_refusals, row_views
 
 MAX_LATENT_DIM = 512
 #: Heads that one program of `latent_write` rotates.
@@ -51,8 +52,7 @@ def supports(spec: MlaAttentionSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
-            != spec.dtype,
+            **row_refusals(spec.row, facts),
             f"latent_dim {spec.latent_dim} is above {MAX_LATENT_DIM}": (
                 spec.latent_dim > MAX_LATENT_DIM
             ),
@@ -110,20 +110,31 @@ class MlaAttention:
             "BLOCK_SIZE": spec.block_size,
             "BLOCK_L": max(MIN_ROWS, next_power_of_2(spec.latent_dim)),
         } | chaining(facts)
-        shared = sizes | {
-            "GROUP": group,
-            "SCALE": spec.scale,
-            "BLOCK_T": max(MIN_ROWS, next_power_of_2(spec.rope_dim)),
-        }
+        rows = row_constants(spec.row)
+        shared = (
+            sizes
+            | rows
+            | {
+                "GROUP": group,
+                "SCALE": spec.scale,
+                "BLOCK_T": max(MIN_ROWS, next_power_of_2(spec.rope_dim)),
+            }
+        )
         self._decode = shared | decoding(decode, group, sizes["BLOCK_L"])
         self._prefill = shared | prefilling(prefill, group)
         self._block_q = self._prefill["BLOCK_M"] // group
-        self._write = sizes | {
-            "INTERLEAVED": spec.interleaved,
-            "BLOCK_H": WRITE_HEADS,
-            "BLOCK_P": next_power_of_2(spec.rope_dim // 2),
-            "num_warps": 2,
-        }
+        del rows["SCALED"]
+        self._write = (
+            sizes
+            | rows
+            | {
+                "LIMIT": row_limit(spec.row),
+                "INTERLEAVED": spec.interleaved,
+                "BLOCK_H": WRITE_HEADS,
+                "BLOCK_P": next_power_of_2(spec.rope_dim // 2),
+                "num_warps": 2,
+            }
+        )
         self._counters: list[Tensor] = []
 
     def load(self, up: Tensor) -> None:
@@ -148,7 +159,7 @@ class MlaAttention:
         cache: Tensor,
         slot_mapping: Tensor,
     ) -> Tensor:
-        tokens = q.size(0)
+        tokens, rows = q.size(0), row_views(cache, self._spec.row)
         if tokens:
             self._write_kernel[(tokens, -(-self._spec.num_heads // WRITE_HEADS) + 1)](
                 q,
@@ -156,12 +167,13 @@ class MlaAttention:
                 key,
                 positions,
                 cos_sin,
-                cache,
+                *rows,
                 slot_mapping,
                 q.stride(0),
                 latent.stride(0),
                 key.stride(0),
-                cache.stride(0),
+                rows[0].stride(0),
+                rows[1].stride(0),
                 **self._write,
             )
         return q
@@ -186,14 +198,10 @@ class MlaAttention:
 
     def _attend(self, q: Tensor, wide: Tensor, cache: Tensor, step: AttentionMetadata) -> Tensor:
         """Return the average of latents of every token and head [tokens, num_heads, latent_dim]."""
-        mixed, tokens, reqs, table = (
-            torch.empty_like(wide),
-            q.size(0),
-            step.num_reqs,
-            step.block_table,
-        )
-        tensors = (mixed, wide, q, cache, table, step.query_start_loc, step.seq_lens)
-        strides = (q.stride(0), table.stride(0), cache.stride(0))
+        mixed, rows = torch.empty_like(wide), row_views(cache, self._spec.row)
+        tokens, reqs, table = q.size(0), step.num_reqs, step.block_table
+        tensors = (mixed, wide, q, *rows, table, step.query_start_loc, step.seq_lens)
+        strides = (q.stride(0), table.stride(0), rows[0].stride(0), rows[1].stride(0))
         single = step.max_query_len == 1
         if single or reqs > 1:
             pieces = self._programs * 2 * self._spec.num_heads

@@ -21,6 +21,7 @@ from hotshoe_triton.attention import (
     zeroed,
 )
 from hotshoe_triton.device import arch_of, chaining, next_power_of_2
+from hotshoe_triton.kv import row_constants, row_views
 
 #: Chosen rows below which sharing them costs more than it gains.
 SHARE = 128
@@ -78,7 +79,7 @@ class SparseMlaAttention:
             "BLOCK_L": block_l,
             "BLOCK_T": max(MIN_ROWS, next_power_of_2(own.rope_dim)),
         } | tile
-        self._constants |= chaining(facts)
+        self._constants |= row_constants(own.row) | chaining(facts)
         self._counters: list[Tensor] = []
 
     def __call__(
@@ -89,6 +90,7 @@ class SparseMlaAttention:
             return q.new_empty((0, self._spec.attention.num_heads * self._spec.attention.v_dim))
         wide = dense.widened(q)
         mixed, table = torch.empty_like(wide), step.block_table
+        rows = row_views(cache, self._spec.attention.row)
         pieces, share = self._shares(tokens, min(self._spec.top_k, step.max_seq_len))
         width = self._spec.attention.latent_dim
         held = 2 * tokens * pieces * self._spec.attention.num_heads if pieces > 1 else 0
@@ -97,7 +99,7 @@ class SparseMlaAttention:
             mixed,
             wide,
             q,
-            cache,
+            *rows,
             chosen,
             table,
             step.query_start_loc,
@@ -109,7 +111,8 @@ class SparseMlaAttention:
             share,
             q.stride(0),
             table.stride(0),
-            cache.stride(0),
+            rows[0].stride(0),
+            rows[1].stride(0),
             BLOCK_R=request_block(step.num_reqs),
             **self._constants,
         )

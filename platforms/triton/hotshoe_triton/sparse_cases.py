@@ -24,8 +24,28 @@ INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
 DEEPSEEK = MlaAttentionSpec(128, 512, 128, 64, 128, *["bfloat16"] * 2, 64, 0.072)
 SPARSE = SparseMlaSpec(DEEPSEEK, 2048)
 FEW = SparseMlaSpec(replace(DEEPSEEK, num_heads=16), 2048)
-INDEXES = {"64x128": INDEX, "64x128 float32": replace(INDEX, dtype="float32", kv_dtype="float32")}
-SPARSES = {"128x512": SPARSE, "16x512": FEW}
+FP8, INT8 = {"kv_dtype": "float8_e4m3fn"}, {"kv_dtype": "int8"}
+INDEXES = {
+    "64x128": INDEX,
+    "64x128 float32": replace(INDEX, dtype="float32", kv_dtype="float32"),
+    "64x128 cache float8_e4m3fn": replace(INDEX, **FP8),
+}
+SPARSES = {
+    "128x512": SPARSE,
+    "16x512": FEW,
+    "128x512 cache float8_e4m3fn": SparseMlaSpec(replace(DEEPSEEK, **FP8), 2048),
+}
+#: Dense attention.
+LATENT = {
+    "128x512": DEEPSEEK,
+    "16x512": replace(DEEPSEEK, num_heads=16),
+    "20x256 pages of 16": replace(DEEPSEEK, num_heads=20, latent_dim=256, block_size=16),
+    "16x512 float32": replace(DEEPSEEK, num_heads=16, dtype="float32", kv_dtype="float32"),
+    "16x512 float16": replace(DEEPSEEK, num_heads=16, dtype="float16", kv_dtype="float16"),
+    "128x512 cache float8_e4m3fn": replace(DEEPSEEK, **FP8),
+    "16x512 cache float8_e4m3fn": replace(DEEPSEEK, num_heads=16, **FP8),
+    "128x512 cache int8": replace(DEEPSEEK, **INT8),
+}
 
 
 def index(spec: IndexerSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
@@ -52,6 +72,12 @@ def attend_chosen(spec: SparseMlaSpec, tokens: int, reqs: int = 8) -> Callable[[
     return call
 
 
+def row_cache(blocks: int, spec: MlaAttentionSpec | IndexerSpec, device: str) -> Tensor:
+    """Return a cache of one row for each token, without values."""
+    kind = torch.uint8 if spec.row.quantized else getattr(torch, spec.kv_dtype)
+    return torch.empty((blocks, spec.block_size, spec.row.width), dtype=kind, device=device)
+
+
 def ints(device: str, *shape: int) -> Tensor:
     """Return integers without values."""
     return torch.empty(shape, dtype=torch.int32, device=device)
@@ -71,7 +97,7 @@ def call_index(op: IndexerOp, spec: IndexerSpec, tokens: int, reqs: int, device:
 
     count, at = reqs * tokens, ints(device, reqs * tokens)
     q, key = floats(count, spec.num_heads, spec.head_dim), floats(count, spec.head_dim)
-    cache = floats(64, spec.block_size, spec.head_dim)
+    cache = row_cache(64, spec, device)
     op.write(q, key, at, floats(512, spec.rope_dim, dtype="float32"), cache, at)
     weights = floats(count, spec.num_heads, dtype="float32")
     op(q, weights, cache, step_of(tokens, reqs, device))
@@ -86,5 +112,5 @@ def call_sparse(op: SparseMlaOp, spec: SparseMlaSpec, tokens: int, reqs: int, de
 
     op.load(floats(own.num_heads, own.nope_dim + own.v_dim, own.latent_dim))
     q = floats(reqs * tokens, own.num_heads, own.nope_dim + own.rope_dim)
-    cache, chosen = floats(64, own.block_size, own.row_dim), ints(device, len(q), spec.top_k)
+    cache, chosen = row_cache(64, own, device), ints(device, len(q), spec.top_k)
     op(q, cache, step_of(tokens, reqs, device), chosen)

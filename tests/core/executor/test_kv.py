@@ -9,6 +9,7 @@ from hotshoe.executor import KVBlocks, KVDescriptor, check_transfer
 from hotshoe.executor.kv import check_movable, check_windows, first_kept, heads_of
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout
 from hotshoe.types import CachePart, CacheSpec
+from hotshoe.types.rows import RowForm
 
 
 def layer(
@@ -125,6 +126,20 @@ def latent(row: int = 40, dtype: str = "bfloat16", block: int = 16) -> CacheSpec
     return CacheSpec("latent", block, (CachePart("latent", "td", (block, row), dtype),))
 
 
+def eight_bits(kind: str = "int8") -> CacheSpec:
+    return CacheSpec("latent", 16, RowForm(32, 16, "bfloat16", kind).parts("latent", 16))
+
+
+def test_latents_convert_to_eight_bits_and_back() -> None:
+    def cost(ours: CacheSpec, theirs: CacheSpec) -> str:
+        return check_transfer(*(KVDescriptor("abc", (spec,)) for spec in (ours, theirs)))
+
+    assert cost(latent(48), eight_bits()) == "cached numbers are rounded to int8"
+    assert "float8_e4m3fn" in cost(eight_bits(), eight_bits("float8_e4m3fn"))
+    assert cost(eight_bits(), eight_bits()) == cost(eight_bits(), latent(48, "float32")) == ""
+    assert "8 significant bits" in cost(eight_bits(), latent(48))
+
+
 def test_latents_and_states_convert_as_keys_and_values_do() -> None:
     ours, theirs = (KVDescriptor("abc", (spec,)) for spec in (latent(), latent(block=32)))
     assert check_transfer(ours, theirs) == ""
@@ -138,8 +153,9 @@ def test_latents_and_states_convert_as_keys_and_values_do() -> None:
     [
         (latent(), layer(), "kind", "load the same model"),
         (layer(), state(), "kind", "load the same model"),
-        (latent(), latent(row=36), "parts", "load the same model"),
-        (latent(), latent(dtype="float8_e4m3fn"), "dtype", "kv_cache_dtype bfloat16"),
+        (latent(), latent(row=36), "channels", "load the same model"),
+        (latent(), latent(dtype="float16"), "dtype", "kv_cache_dtype bfloat16"),
+        (eight_bits(), latent(48, "float16"), "dtype", "kv_cache_dtype int8"),
         (state(), state(heads=1), "parts", "the same tensor_parallel_size"),
         (state(), state(block=32), "block_tokens", "use the same block_size"),
         (state(), state(dtype="float16"), "dtype", "use state_dtype float32"),

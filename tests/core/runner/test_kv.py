@@ -14,7 +14,9 @@ from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.kv import PagedKV, QuantizedKV
+from hotshoe.slots.reference.rows import packed, unpacked
 from hotshoe.types import CachePart, CacheSpec
+from hotshoe.types.rows import RowForm
 
 LAYOUTS = [
     PLAIN_LAYOUT,
@@ -230,6 +232,21 @@ def test_latents_keep_their_tokens_in_blocks_of_another_size() -> None:
     assert torch.equal(found, rows[8:].bfloat16().view(1, 40))
 
 
+def test_latents_become_eight_bits_and_numbers_again() -> None:
+    plain, narrow = RowForm(37, 0, "float32", "float32"), RowForm(32, 5, "float32", "int8")
+    forms = [
+        KVDescriptor("m", (CacheSpec("latent", 4, form.parts("latent", 4)),))
+        for form in (plain, narrow)
+    ]
+    rows = torch.randn(8, 37)
+    blocks = KVBlocks(forms[0], [0] * 8, [[rows.view(2, -1)]])
+    [found] = converted(blocks, 0, forms[1], range(1, 2))
+    assert torch.equal(found.view(4, -1), packed(narrow, rows[4:]))
+    back = KVBlocks(forms[1], [0] * 4, [[found]])
+    [again] = converted(back, 0, forms[0], range(1))
+    assert torch.equal(again.view(4, 37), unpacked(narrow, packed(narrow, rows[4:])))
+
+
 def test_a_state_comes_from_the_last_block() -> None:
     """Of 12 tokens in blocks of 4 there is one state, and a part of it changes its type."""
 
@@ -251,7 +268,7 @@ def test_a_state_comes_from_the_last_block() -> None:
 def test_blocks_are_written_where_the_layer_keeps_them(several: bool) -> None:
     class Layer:
         part = CachePart("latent", "td", (2, 3), "float32")
-        cache_spec = CacheSpec("latent", 2, (part,) * (1 + several))
+        cache_spec = CacheSpec("state" if several else "latent", 2, (part,) * (1 + several))
         cache = tuple(torch.zeros(4, 2, 3) for _ in "ab") if several else torch.zeros(4, 2, 3)
 
     parts = cache_parts(Layer())

@@ -21,6 +21,8 @@ VARIANTS = [
     {"top_k": 1, "block_size": 1},
     {"top_k": 37, "block_size": 64, "rope_dim": 0},
     {"top_k": 2048},
+    {"kv_dtype": "int8"},
+    {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16", "head_dim": 128, "rope_dim": 64},
 ]
 DECODE = Batch(tuple((1, n) for n in (1, 12, 13, 50)))
 MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)

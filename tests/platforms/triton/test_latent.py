@@ -9,6 +9,10 @@ from tests.platforms.triton.conftest import device_facts, far_apart
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, MlaAttentionSpec
 from hotshoe.slots.reference import mla_attention as plain
+from hotshoe_conformance.cases import mla_attention as cases
+from hotshoe_conformance.cases.attention import Batch
+from hotshoe_conformance.cases.base import Setup
+from hotshoe_conformance.place import Place
 from hotshoe_triton import latent
 from hotshoe_triton.attention import Tiling
 from hotshoe_triton.kernels.latent import join_stretches
@@ -56,7 +60,7 @@ class Case:
             owned.append(table[row, where // size] * size + where % size)
             new.append(owned[-1][length - queries :])
             positions.append(where[length - queries :])
-        self.cache = self.randn(rng, len(order), size, spec.row_dim)
+        self.cache = self.randn(rng, len(order), size, spec.row.channels)
         unused = torch.ones(len(order) * size, dtype=torch.bool, device=device)
         unused[torch.cat(owned).long()] = False
         self.cache.flatten(0, 1)[unused] = NAN
@@ -129,6 +133,21 @@ def test_variants_match_the_reference(
     check(Case(spec, STEPS["mixed"], rng), facts, latent.MlaAttention(spec, facts))
 
 
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_eight_bits(facts: DeviceFacts, dtype: str, kind: str) -> None:
+    spec = replace(cases.BASE, dtype=dtype, kv_dtype=kind)
+    assert latent.supports(spec, facts).accepted
+    source = torch.Generator().manual_seed(torch.seed() % 2**32)
+    batch = Batch(((1, 45), (1, 1), (5, 21), (3, 3), (1, 70)), spare=8, gap=2)
+    problem, place = cases.SUITE.problem(Setup(spec, batch), source), Place(facts.device)
+    got = problem.call(latent.MlaAttention(spec, facts, SMALL, SMALL), place)
+    assert not place.overrun()
+    for name, expected in problem.expected().items():
+        found = expected.check(got[name].cpu())
+        assert not found.message, f"{name}: {found.message}"
+
+
 def test_programs_that_share_a_request_leave_the_counters_at_zero(
     facts: DeviceFacts, rng: torch.Generator
 ) -> None:
@@ -173,6 +192,7 @@ def test_a_matrix_is_replaced_where_it_lies(facts: DeviceFacts, rng: torch.Gener
     ("changes", "reason"),
     [
         ({"kv_dtype": "bfloat16"}, "differs from dtype"),
+        ({"kv_dtype": "int8", "latent_dim": 24}, "multiples of 16 bytes, not 24 and 64"),
         ({"latent_dim": 520}, "latent_dim 520 is above 512"),
         ({"rope_dim": 15}, "rope_dim 15 is odd"),
         ({"block_size": 48}, "block_size 48 is not a power of two"),

@@ -20,6 +20,8 @@ VARIANTS = [
     {"num_heads": 7, "interleaved": True},
     {"num_heads": 20, "block_size": 1},
     {"latent_dim": 96, "rope_dim": 8, "v_dim": 48, "nope_dim": 24},
+    {"kv_dtype": "int8"},
+    {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"},
 ]
 DECODE = Batch(tuple((1, n) for n in (1, 12, 13, 50)))
 MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)

@@ -52,7 +52,7 @@ def test_pairs_are_neighbors_unless_the_file_says_otherwise(build_family):
 def test_defaults_are_those_of_the_published_sizes(build_family):
     ctx = build_family("DeepseekV3", num_hidden_layers=1, num_key_value_heads=8)
     spec = attention(ctx)
-    assert (spec.num_heads, spec.latent_dim, spec.row_dim) == (8, 512, 576)
+    assert (spec.num_heads, spec.latent_dim, spec.row.channels) == (8, 512, 576)
     assert ctx.weights.expected["model.layers.0.self_attn.q_a_proj.weight"].shape == (1536, 128)
 
 

@@ -34,7 +34,7 @@ def test_a_token_takes_a_row_in_each_layer(made, dtype, size):
     assert block_bytes == 8 * LAYERS * ROW * size
     assert cache.bytes == blocks * block_bytes
     [decision] = [d for d in found.decisions if d.slot == "mla_attention"]
-    assert decision.spec.row_dim == ROW
+    assert decision.spec.row.channels == ROW
     fate = next(f for f in found.weights if f.name.endswith("layers.0.self_attn.kv_b_proj.weight"))
     assert (fate.holder, fate.part) == (
         f"mla_attention/{decision.chosen}",
@@ -112,3 +112,28 @@ def test_the_matrix_of_a_quantized_checkpoint_is_read_into_the_models_type(made,
         params = SamplingParams(temperature=0.0, max_tokens=4)
         [result] = llm.generate([TokensPrompt([5, 6, 7])], params)
     assert len(result.outputs[0].token_ids) == 4 and result.outputs[0].error is None
+
+
+#: Bytes of a row of 8 bits: numbers, room for their scale, a rotated key in float32; and of a key
+#: of the indexer.
+NARROW = {"deepseek-v3": 3 * 80, "glm-moe-dsa": 3 * 80 + 2 * (16 + 16)}
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8_e5m2", "int8"])
+@pytest.mark.parametrize("name", NARROW)
+def test_rows_of_eight_bits(variants, checkpoints, name, kind):
+    made = checkpoints.get(variants[name])
+    prompts = [TokensPrompt([5 + i % 90 for i in range(length)]) for length in (40, 3, 40)]
+    params = SamplingParams(temperature=0, max_tokens=6, logprobs=1)
+    found = []
+    for dtype in ("auto", kind):
+        config = config_of(made, dtype="float32", block_size=8, kv_cache_dtype=dtype)
+        with LLM(config=config) as llm:
+            layers = llm.engine.core.workers.main._context.cache_layers
+            found.append([result.outputs[0] for result in llm.generate(prompts, params)])
+            took = sum(layer.cache_spec.block_bytes for layer in layers)
+    assert took == 8 * NARROW[name]
+    plain, narrow = found
+    assert narrow[0].token_ids == narrow[2].token_ids  # a prefix is found
+    for ours, theirs in zip(narrow, plain, strict=True):
+        assert abs(ours.logprobs[0].logprobs[1] - theirs.logprobs[0].logprobs[1]) < 0.5

@@ -219,9 +219,9 @@ def test_dummy_weights_are_divided_alike(tmp_path) -> None:
 def row_elements(decision) -> int:
     """Return what a layer with a cache keeps of a token; 0 of any other operation."""
     if decision.slot in ("mla_attention", "indexer"):
-        return decision.spec.row_dim
+        return decision.spec.row.channels
     if decision.slot == "sparse_mla_attention":
-        return decision.spec.attention.row_dim
+        return decision.spec.attention.row.channels
     if decision.slot == "attention":
         return 2 * decision.spec.num_kv_heads * decision.spec.head_dim
     return 0

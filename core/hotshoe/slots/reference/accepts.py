@@ -105,9 +105,11 @@ def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
 
 
 def _latents(spec: MlaAttentionSpec | IndexerSpec) -> Iterator[str]:
-    if spec.kv_dtype not in TYPES:
-        known = ", ".join(TYPES)
-        yield f"keeps latents in {known}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
+    known = (*TYPES, *QUANTIZED.values())
+    if spec.kv_dtype not in known:
+        yield f"keeps rows in {', '.join(known)}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
+    elif spec.row.refusal:
+        yield spec.row.refusal
 
 
 def _layer(spec: DecoderLayerSpec) -> Iterator[str]:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.reference.rotary import rotate
+from hotshoe.slots.reference.rows import packed, unpacked
 from hotshoe.slots.specs import IndexerSpec
 from hotshoe.slots.step import AttentionMetadata, whole_step
 
@@ -31,7 +32,7 @@ class Indexer:
     ) -> Tensor:
         spec, table, slots = self._spec, cos_sin[positions.long()], slot_mapping.long()
         key = rotate(key.unsqueeze(1), table, spec.interleaved).squeeze(1)
-        cache[slots // spec.block_size, slots % spec.block_size] = key.to(cache.dtype)
+        cache[slots // spec.block_size, slots % spec.block_size] = packed(spec.row, key)
         return rotate(q, table, spec.interleaved)
 
     def __call__(
@@ -43,7 +44,7 @@ class Indexer:
         for i in range(prepared.num_reqs):
             begin, end, length = starts[i], starts[i + 1], lengths[i]
             blocks = prepared.block_table[i, : -(-length // spec.block_size)].long()
-            keys = cache[blocks].flatten(0, 1)[:length].float()
+            keys = unpacked(spec.row, cache[blocks].flatten(0, 1)[:length])
             step = max(1, MOST_SCORES // (length * spec.num_heads))
             for first in range(begin, end, step):
                 last = min(first + step, end)

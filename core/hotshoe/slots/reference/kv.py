@@ -115,9 +115,9 @@ class QuantizedKV:
         values = k.float(), v.float()
         scales = [given.view(1, 1, 1) for given in self._given]
         if len(self._parts) > 1:
-            scales = [self._scale(x) for x in values]
+            scales = [scale_of(x, self._dtype) for x in values]
             self._parts[1].write(scales[0], scales[1], slot_mapping)
-        k, v = (self._rounded(x / scale) for x, scale in zip(values, scales, strict=True))
+        k, v = (rounded(x / scale, self._dtype) for x, scale in zip(values, scales, strict=True))
         self._parts[0].write(k, v, slot_mapping)
 
     def gather(self, blocks: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
@@ -128,17 +128,19 @@ class QuantizedKV:
             k_scale, v_scale = self._parts[1].gather(blocks, num_tokens)
         return k.float() * k_scale, v.float() * v_scale
 
-    def _scale(self, x: Tensor) -> Tensor:
-        """Return what maps each head's largest magnitude to the type's; 1 for zeros."""
-        largest = x.abs().amax(-1, keepdim=True)
-        limit = torch.full_like(largest, LIMITS[self._dtype])
-        return torch.where(largest == 0, 1.0, largest / limit)
 
-    def _rounded(self, x: Tensor) -> Tensor:
-        """Return x in the type, to the nearest, ties to even; values too large at the limit."""
-        limit = LIMITS[self._dtype]
-        x = x.clamp(-limit, limit)
-        return (x.nan_to_num().round() if self._dtype == "int8" else x).to(torch_dtype(self._dtype))
+def scale_of(x: Tensor, dtype: str) -> Tensor:
+    """Return what maps the largest magnitude of each x [..., n] to an 8-bit type's [..., 1]; 1 for
+    zeros, NaN where there is NaN."""
+    largest = x.abs().amax(-1, keepdim=True)
+    return torch.where(largest == 0, 1.0, largest / torch.full_like(largest, LIMITS[dtype]))
+
+
+def rounded(x: Tensor, dtype: str) -> Tensor:
+    """Return x in an 8-bit type, to the nearest, ties to even; values too large at the limit."""
+    limit = LIMITS[dtype]
+    x = x.clamp(-limit, limit)
+    return (x.nan_to_num().round() if dtype == "int8" else x).to(torch_dtype(dtype))
 
 
 def parts_of(

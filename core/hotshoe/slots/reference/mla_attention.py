@@ -10,6 +10,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
+from hotshoe.slots.reference.rows import packed, unpacked
 from hotshoe.slots.specs import MlaAttentionSpec
 from hotshoe.slots.step import AttentionMetadata, whole_step
 
@@ -50,7 +51,7 @@ class MlaAttention:
         q = torch.cat((q[..., : spec.nope_dim], turned), dim=-1)
         key = rotate(key.unsqueeze(1), table, spec.interleaved).squeeze(1)
         slots = slot_mapping.long()
-        rows = torch.cat((latent, key), dim=-1).to(cache.dtype)
+        rows = packed(spec.row, torch.cat((latent, key), dim=-1))
         cache[slots // spec.block_size, slots % spec.block_size] = rows
         return q
 
@@ -62,7 +63,7 @@ class MlaAttention:
         for i in range(prepared.num_reqs):
             begin, end, length = starts[i], starts[i + 1], lengths[i]
             blocks = prepared.block_table[i, : -(-length // size)].long()
-            rows = cache[blocks].flatten(0, 1)[:length]
+            rows = unpacked(spec.row, cache[blocks].flatten(0, 1)[:length])
             attend = absorbed if absorbs(spec, end - begin, length) else projected
             out[begin:end] = attend(spec, q[begin:end], rows, self.up)
         return out.flatten(1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.reference.mla_attention import MlaAttention
+from hotshoe.slots.reference.rows import unpacked
 from hotshoe.slots.specs import MlaAttentionSpec, SparseMlaSpec
 from hotshoe.slots.step import AttentionMetadata, whole_step
 
@@ -35,14 +36,15 @@ class SparseMlaAttention:
         chosen = chosen[:, : prepared.max_seq_len].long()
         tokens = torch.arange(len(q), device=q.device)
         requests = torch.searchsorted(prepared.query_start_loc[1:].long(), tokens, right=True)
-        most = max(spec.row_dim, spec.num_heads) * chosen.shape[1]
+        most = max(spec.row.channels, spec.num_heads) * chosen.shape[1]
         out = q.new_empty((len(q), spec.num_heads, spec.v_dim))
         for begin in range(0, len(q), step := max(1, MOST_NUMBERS // most)):
             part = slice(begin, begin + step)
             at = chosen[part].clamp(min=0)
             blocks = prepared.block_table[requests[part].unsqueeze(1), at // size].long()
             slots = blocks * size + at % size
-            out[part] = attend(spec, q[part], rows[slots], chosen[part] >= 0, up)
+            found = unpacked(spec.row, rows[slots])
+            out[part] = attend(spec, q[part], found, chosen[part] >= 0, up)
         return out.flatten(1)
 
 

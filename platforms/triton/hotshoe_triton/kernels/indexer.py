@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize, row_scale
 from hotshoe_triton.kernels.shortlist import ordered
 
 
@@ -45,10 +46,21 @@ def turn(x_ptrs_H, there_H, row_ptr, pair_P, TURNED: tl.constexpr, INTERLEAVED: 
 
 
 @triton.jit
+def narrowed(x, scale, cache_ptr, LIMIT: tl.constexpr):
+    """Return numbers as the cache has them; with LIMIT, quantized."""
+    dtype: tl.constexpr = cache_ptr.dtype.element_ty
+    if LIMIT > 0:
+        return quantize(x.to(tl.float32), scale, LIMIT, dtype)
+    else:
+        return x.to(dtype)
+
+
+@triton.jit
 def index_write(
-    q_ptr, key_ptr, positions_ptr, cos_sin_ptr, cache_ptr, slots_ptr,
+    q_ptr, key_ptr, positions_ptr, cos_sin_ptr, cache_ptr, scales_ptr, slots_ptr,
     q_stride, key_stride, block_stride,
-    HEADS: tl.constexpr, D: tl.constexpr, TURNED: tl.constexpr, INTERLEAVED: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, LIMIT: tl.constexpr,
+    TURNED: tl.constexpr, INTERLEAVED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -72,17 +84,27 @@ def index_write(
     if slot < 0:
         return
     key_ptr += token * key_stride
-    cache_ptr += (slot // BLOCK_SIZE).to(tl.int64) * block_stride + slot % BLOCK_SIZE * D
+    block, inside = (slot // BLOCK_SIZE).to(tl.int64), slot % BLOCK_SIZE
+    cache_ptr += block * block_stride + inside * WIDTH
     only_H = tl.arange(0, 1)
     a_P, b_P, there_HP, a_HP, b_HP = turn(
         key_ptr + only_H, only_H == 0, row_ptr, pair_P, TURNED, INTERLEAVED
     )
-    tl.store(cache_ptr + a_P[None, :], a_HP.to(cache_ptr.dtype.element_ty), mask=there_HP)
-    tl.store(cache_ptr + b_P[None, :], b_HP.to(cache_ptr.dtype.element_ty), mask=there_HP)
     channel_D = tl.arange(0, BLOCK_D)
     plain_D = (channel_D >= TURNED) & (channel_D < D)
     rest_D = tl.load(key_ptr + channel_D, mask=plain_D, other=0.0)
-    tl.store(cache_ptr + channel_D, rest_D.to(cache_ptr.dtype.element_ty), mask=plain_D)
+    a_HP, b_HP = a_HP.to(rest_D.dtype), b_HP.to(rest_D.dtype)
+    scale = 1.0
+    if LIMIT > 0:
+        a_P_bits = largest_bits(tl.reshape(a_HP, [BLOCK_P]).to(tl.float32))
+        b_P_bits = largest_bits(tl.reshape(b_HP, [BLOCK_P]).to(tl.float32))
+        rest_bits = largest_bits(rest_D.to(tl.float32))
+        scale = row_scale(tl.maximum(tl.maximum(a_P_bits, b_P_bits), rest_bits), LIMIT)
+        scales_ptr += block * (block_stride // 4) + inside * (WIDTH // 4) + D // 4
+        tl.store(scales_ptr + tl.arange(0, 4), tl.zeros([4], tl.float32) + scale)
+    tl.store(cache_ptr + a_P[None, :], narrowed(a_HP, scale, cache_ptr, LIMIT), mask=there_HP)
+    tl.store(cache_ptr + b_P[None, :], narrowed(b_HP, scale, cache_ptr, LIMIT), mask=there_HP)
+    tl.store(cache_ptr + channel_D, narrowed(rest_D, scale, cache_ptr, LIMIT), mask=plain_D)
 
 
 @triton.jit
@@ -90,10 +112,11 @@ def index_scores(
     scores_ptr,  # [tokens of this launch, scores_stride] float32
     q_ptr,  # [tokens, HEADS, D], rotated
     weights_ptr,  # [tokens, HEADS] float32
-    cache_ptr,  # [blocks, BLOCK_SIZE, D]
-    table_ptr, starts_ptr, lens_ptr, first, num_reqs,
+    cache_ptr,  # [blocks, BLOCK_SIZE, WIDTH], rows as `latent.py` has them, without keys
+    scales_ptr, table_ptr, starts_ptr, lens_ptr, first, num_reqs,
     scores_stride, q_stride, weights_stride, table_stride, block_stride,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOP_K: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, TOP_K: tl.constexpr,
     TILES: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -115,11 +138,16 @@ def index_scores(
         key_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         there_N = key_N < seen
         block_N = tl.load(table_ptr + key_N // BLOCK_SIZE, mask=there_N, other=0).to(tl.int64)
-        row_N = block_N * block_stride + key_N % BLOCK_SIZE * D
+        inside_N = key_N % BLOCK_SIZE
+        row_N = block_N * block_stride + inside_N * WIDTH
         there_ND = there_N[:, None] & (channel_D < D)[None, :]
         k_ND = tl.load(cache_ptr + row_N[:, None] + channel_D[None, :], mask=there_ND, other=0.0)
+        k_ND = k_ND.to(q_HD.dtype)
         each_HN = tl.dot(q_HD, tl.trans(k_ND), input_precision="ieee")
         score_N = tl.sum(tl.maximum(each_HN, 0.0) * weight_H[:, None], 0)
+        if SCALED:
+            scale_ptrs = scales_ptr + block_N * (block_stride // 4) + inside_N * (WIDTH // 4)
+            score_N *= tl.load(scale_ptrs + D // 4, mask=there_N, other=0.0)
         tl.store(scores_ptr + key_N, score_N, mask=there_N)
 
 

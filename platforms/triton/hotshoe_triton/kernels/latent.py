@@ -6,6 +6,11 @@ rotated channels of q; results are averages of latents [tokens, heads, LATENT], 
 turns into values. Decode programs share tiles as those of `decode.py` do; GROUP is how many heads
 one program takes.
 
+A row is LATENT numbers of the cache's type and a rotated key. Kernels see it three times: as
+numbers, WIDTH of them from row to row, as keys, KEY_WIDTH from row to row and KEY_AT within it,
+and as float32. With SCALED, 8-bit numbers have a scale behind them: it multiplies the scores of
+numbers, and weights, so that numbers themselves need but be widened.
+
 Source of the absorbed form: DeepSeek-V2, arXiv:2405.04434.
 Shape suffixes: M query rows, N cached rows, L latent and T rotated channels, H heads, P pairs.
 """
@@ -30,32 +35,41 @@ from hotshoe_triton.kernels.decode import (
     share,
     tile_ends,
 )
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize, row_scale
 from hotshoe_triton.kernels.prefill import key_tiles, request_of_tile
 
 
 @triton.jit
-def score_rows(wide_ML, turned_MT, latent_NL, key_NT):
+def score_rows(wide_ML, turned_MT, latent_NL, key_NT, scale_N, SCALED: tl.constexpr):
     """Return the products of queries and rows [M, N]."""
     scores_MN = tl.dot(wide_ML, tl.trans(latent_NL), input_precision="ieee")
+    if SCALED:
+        scores_MN *= scale_N[None, :]
     return tl.dot(turned_MT, tl.trans(key_NT), scores_MN, input_precision="ieee")
 
 
 @triton.jit
-def mix_rows(acc_ML, top_M, sum_M, scores_MN, latent_NL, SCALE: tl.constexpr):
+def mix_rows(
+    acc_ML, top_M, sum_M, scores_MN, latent_NL, scale_N, SCALE: tl.constexpr, SCALED: tl.constexpr
+):
     """Take scored rows into the running softmax; what is not seen has the score -inf."""
     new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * (SCALE * LOG2E))
     weights_MN = tl.exp2(scores_MN * (SCALE * LOG2E) - new_top_M[:, None])
     shrink_M = tl.exp2(top_M - new_top_M)
+    sum_M = sum_M * shrink_M + tl.sum(weights_MN, 1)
     acc_ML = acc_ML * shrink_M[:, None]
+    if SCALED:
+        weights_MN *= scale_N[None, :]
     acc_ML = tl.dot(weights_MN.to(latent_NL.dtype), latent_NL, acc_ML, input_precision="ieee")
-    return acc_ML, new_top_M, sum_M * shrink_M + tl.sum(weights_MN, 1)
+    return acc_ML, new_top_M, sum_M
 
 
 @triton.jit
 def absorb_rows(
-    acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, table_ptr, first, end, seq_len,
-    block_stride,
-    MASKED: tl.constexpr, LATENT: tl.constexpr, TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, keys_ptr, scales_ptr,
+    table_ptr, first, end, seq_len, block_stride, keys_stride,
+    MASKED: tl.constexpr, LATENT: tl.constexpr, TURNED: tl.constexpr, WIDTH: tl.constexpr,
+    KEY_WIDTH: tl.constexpr, KEY_AT: tl.constexpr, SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SCALE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Take the tiles first..end - 1 of cached rows into the running softmax; see `absorb`."""
@@ -63,22 +77,31 @@ def absorb_rows(
     channel_T = tl.arange(0, turned_MT.shape[1])
     pages = pages_of(table_ptr, first, seq_len, BLOCK_N, BLOCK_SIZE)
     for tile in range(first, end):
-        rows_N = row_offsets(pages, tile, block_stride, BLOCK_N, BLOCK_SIZE, LATENT + TURNED)
+        rows_N = row_offsets(pages, tile, block_stride, BLOCK_N, BLOCK_SIZE, WIDTH)
+        keys_N = row_offsets(pages, tile, keys_stride, BLOCK_N, BLOCK_SIZE, KEY_WIDTH) + KEY_AT
+        scale_N = rows_N
+        if SCALED:
+            scale_N = row_offsets(
+                pages, tile, block_stride // 4, BLOCK_N, BLOCK_SIZE, WIDTH // 4
+            )  # fmt: skip
         pages = pages_of(table_ptr, tile + 1, seq_len, BLOCK_N, BLOCK_SIZE)
         key_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         there_N = key_N < seq_len
         latent_NL = load_rows(
             cache_ptr, rows_N[:, None] + channel_L[None, :], there_N, channel_L, MASKED, LATENT
-        )
+        ).to(wide_ML.dtype)
         key_NT = load_rows(
-            cache_ptr + LATENT, rows_N[:, None] + channel_T[None, :], there_N, channel_T, MASKED,
-            TURNED,
-        )  # fmt: skip
-        scores_MN = score_rows(wide_ML, turned_MT, latent_NL, key_NT)
+            keys_ptr, keys_N[:, None] + channel_T[None, :], there_N, channel_T, MASKED, TURNED
+        )
+        if SCALED:
+            scale_N = tl.load(scales_ptr + LATENT // 4 + scale_N, mask=there_N, other=0.0)
+        scores_MN = score_rows(wide_ML, turned_MT, latent_NL, key_NT, scale_N, SCALED)
         if MASKED:
             seen_MN = key_N[None, :] <= position_M[:, None]
             scores_MN = tl.where(seen_MN, scores_MN, float("-inf"))
-        acc_ML, top_M, sum_M = mix_rows(acc_ML, top_M, sum_M, scores_MN, latent_NL, SCALE)
+        acc_ML, top_M, sum_M = mix_rows(
+            acc_ML, top_M, sum_M, scores_MN, latent_NL, scale_N, SCALE, SCALED
+        )
     return acc_ML, top_M, sum_M
 
 
@@ -101,10 +124,12 @@ def load_queries(
 
 @triton.jit
 def latent_decode(
-    out_ptr, wide_ptr, q_ptr, cache_ptr, table_ptr, starts_ptr, seq_lens_ptr,
+    out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
+    keys_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, NOPE: tl.constexpr,
-    TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, UNIFORM: tl.constexpr,
+    TURNED: tl.constexpr, WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr, KEY_AT: tl.constexpr,
+    SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, UNIFORM: tl.constexpr,
     MIN_TILES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_L: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -133,9 +158,10 @@ def latent_decode(
         acc_ML, top_M, sum_M = fresh(q_ptr, head_M, row_M < GROUP, False, False, BLOCK_L)
         position_M = tl.full([BLOCK_M], 0, tl.int32) + (seq_len - 1)
         acc_ML, top_M, sum_M = absorb_rows(
-            acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr,
+            acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, keys_ptr, scales_ptr,
             table_ptr + request.to(tl.int64) * table_stride, at - begin, until - begin, seq_len,
-            block_stride, True, LATENT, TURNED, BLOCK_SIZE, SCALE, BLOCK_N,
+            block_stride, keys_stride, True, LATENT, TURNED, WIDTH, KEY_WIDTH, KEY_AT, SCALED,
+            BLOCK_SIZE, SCALE, BLOCK_N,
         )  # fmt: skip
         row_ptr = out_ptr + (token * NUM_HEADS + group * GROUP) * LATENT
         if (at == begin) & (until == stop):
@@ -199,10 +225,11 @@ def join_stretches(
 
 @triton.jit
 def latent_prefill(
-    out_ptr, wide_ptr, q_ptr, cache_ptr, table_ptr, starts_ptr, seq_lens_ptr,
-    num_reqs, q_stride, table_stride, block_stride,
+    out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, table_ptr, starts_ptr, seq_lens_ptr,
+    num_reqs, q_stride, table_stride, block_stride, keys_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, NOPE: tl.constexpr,
-    TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, BLOCK_M: tl.constexpr,
+    TURNED: tl.constexpr, WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr, KEY_AT: tl.constexpr,
+    SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -236,12 +263,14 @@ def latent_prefill(
     last_pos = tl.minimum(first_pos + BLOCK_Q, seq_len) - 1
     _low, full_low, full_high, high = key_tiles(first_pos, last_pos, 0, BLOCK_N)
     acc_ML, top_M, sum_M = absorb_rows(
-        acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, table_ptr, full_low,
-        full_high, seq_len, block_stride, False, LATENT, TURNED, BLOCK_SIZE, SCALE, BLOCK_N,
+        acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, keys_ptr, scales_ptr,
+        table_ptr, full_low, full_high, seq_len, block_stride, keys_stride, False, LATENT, TURNED,
+        WIDTH, KEY_WIDTH, KEY_AT, SCALED, BLOCK_SIZE, SCALE, BLOCK_N,
     )  # fmt: skip
     acc_ML, top_M, sum_M = absorb_rows(
-        acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, table_ptr, full_high,
-        high, seq_len, block_stride, True, LATENT, TURNED, BLOCK_SIZE, SCALE, BLOCK_N,
+        acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, keys_ptr, scales_ptr,
+        table_ptr, full_high, high, seq_len, block_stride, keys_stride, True, LATENT, TURNED,
+        WIDTH, KEY_WIDTH, KEY_AT, SCALED, BLOCK_SIZE, SCALE, BLOCK_N,
     )  # fmt: skip
 
     channel_L = tl.arange(0, BLOCK_L)
@@ -252,10 +281,24 @@ def latent_prefill(
 
 
 @triton.jit
+def put_numbers(row_ptr, scale_ptr, x_L, channel_L, there_L, LIMIT: tl.constexpr):
+    """Store numbers of a row; with LIMIT, quantized, and their scale four times."""
+    dtype: tl.constexpr = row_ptr.dtype.element_ty
+    if LIMIT > 0:
+        wide_L = x_L.to(tl.float32)
+        scale = row_scale(largest_bits(wide_L), LIMIT)
+        tl.store(row_ptr + channel_L, quantize(wide_L, scale, LIMIT, dtype), mask=there_L)
+        tl.store(scale_ptr + tl.arange(0, 4), tl.zeros([4], tl.float32) + scale)
+    else:
+        tl.store(row_ptr + channel_L, x_L.to(dtype), mask=there_L)
+
+
+@triton.jit
 def latent_write(
-    q_ptr, latent_ptr, key_ptr, positions_ptr, cos_sin_ptr, cache_ptr, slots_ptr,
-    q_stride, latent_stride, key_stride, block_stride,
+    q_ptr, latent_ptr, key_ptr, positions_ptr, cos_sin_ptr, cache_ptr, keys_ptr, scales_ptr,
+    slots_ptr, q_stride, latent_stride, key_stride, block_stride, keys_stride,
     NUM_HEADS: tl.constexpr, LATENT: tl.constexpr, NOPE: tl.constexpr, TURNED: tl.constexpr,
+    WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr, KEY_AT: tl.constexpr, LIMIT: tl.constexpr,
     INTERLEAVED: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_P: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -289,16 +332,18 @@ def latent_write(
     slot = tl.load(slots_ptr + token)
     if slot < 0:
         return
-    inside = (slot % BLOCK_SIZE) * (LATENT + TURNED)
-    cache_ptr += (slot // BLOCK_SIZE).to(tl.int64) * block_stride + inside
-    dtype = cache_ptr.dtype.element_ty
+    block, inside = (slot // BLOCK_SIZE).to(tl.int64), slot % BLOCK_SIZE
     channel_L = tl.arange(0, BLOCK_L)
     there_L = channel_L < LATENT
     latent_L = tl.load(latent_ptr + token * latent_stride + channel_L, mask=there_L, other=0.0)
-    tl.store(cache_ptr + channel_L, latent_L.to(dtype), mask=there_L)
+    put_numbers(
+        cache_ptr + block * block_stride + inside * WIDTH, scales_ptr + block * (block_stride // 4)
+        + inside * (WIDTH // 4) + LATENT // 4, latent_L, channel_L, there_L, LIMIT,
+    )  # fmt: skip
+    keys_ptr += block * keys_stride + inside * KEY_WIDTH + KEY_AT
+    dtype = keys_ptr.dtype.element_ty
     key_ptr += token * key_stride
     a_P_value = tl.load(key_ptr + a_P, mask=there_P, other=0.0).to(tl.float32)
     b_P_value = tl.load(key_ptr + b_P, mask=there_P, other=0.0).to(tl.float32)
-    cache_ptr += LATENT
-    tl.store(cache_ptr + a_P, (a_P_value * cos_P - b_P_value * sin_P).to(dtype), mask=there_P)
-    tl.store(cache_ptr + b_P, (b_P_value * cos_P + a_P_value * sin_P).to(dtype), mask=there_P)
+    tl.store(keys_ptr + a_P, (a_P_value * cos_P - b_P_value * sin_P).to(dtype), mask=there_P)
+    tl.store(keys_ptr + b_P, (b_P_value * cos_P + a_P_value * sin_P).to(dtype), mask=there_P)

@@ -18,25 +18,36 @@ from hotshoe_triton.kernels.latent import load_queries, mix_rows, score_rows
 
 @triton.jit
 def gathered(
-    cache_ptr, at_N, table_ptr, block_stride, LATENT: tl.constexpr, TURNED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_T: tl.constexpr,
+    cache_ptr, keys_ptr, scales_ptr, at_N, table_ptr, block_stride, keys_stride,
+    LATENT: tl.constexpr, TURNED: tl.constexpr, WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr,
+    KEY_AT: tl.constexpr, SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_L: tl.constexpr,
+    BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Load both parts of the rows at places of a sequence, zeros where a place is negative."""
+    """Load the parts of the rows at places of a sequence, zeros where a place is negative."""
     channel_L, channel_T, there_N = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_T), at_N >= 0
     block_N = tl.load(table_ptr + at_N // BLOCK_SIZE, mask=there_N, other=0).to(tl.int64)
-    rows_N = block_N * block_stride + at_N % BLOCK_SIZE * (LATENT + TURNED)
+    inside_N = at_N % BLOCK_SIZE
+    rows_N = block_N * block_stride + inside_N * WIDTH
     latent_ptrs = rows_N[:, None] + channel_L[None, :]
     latent_NL = load_rows(cache_ptr, latent_ptrs, there_N, channel_L, True, LATENT)
-    key_ptrs = rows_N[:, None] + channel_T[None, :] + LATENT
-    return latent_NL, load_rows(cache_ptr, key_ptrs, there_N, channel_T, True, TURNED)
+    keys_N = block_N * keys_stride + inside_N * KEY_WIDTH
+    key_ptrs = keys_N[:, None] + channel_T[None, :] + KEY_AT
+    key_NT = load_rows(keys_ptr, key_ptrs, there_N, channel_T, True, TURNED)
+    scale_N = rows_N
+    if SCALED:
+        scale_ptrs = scales_ptr + block_N * (block_stride // 4) + inside_N * (WIDTH // 4)
+        scale_N = tl.load(scale_ptrs + LATENT // 4, mask=there_N, other=0.0)
+    return latent_NL.to(key_NT.dtype), key_NT, scale_N
 
 
 @triton.jit
 def sparse_attend(
-    out_ptr, wide_ptr, q_ptr, cache_ptr, chosen_ptr, table_ptr, starts_ptr, seq_lens_ptr,
-    partial_ptr, stats_ptr, counter_ptr, num_reqs, share, q_stride, table_stride, block_stride,
+    out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, chosen_ptr, table_ptr, starts_ptr,
+    seq_lens_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, share, q_stride, table_stride,
+    block_stride, keys_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, NOPE: tl.constexpr,
-    TURNED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, TOP_K: tl.constexpr,
+    TURNED: tl.constexpr, WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr, KEY_AT: tl.constexpr,
+    SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, TOP_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -69,12 +80,15 @@ def sparse_attend(
     for first in range(piece * share, end, BLOCK_N):
         column_N = first + tl.arange(0, BLOCK_N)
         at_N = tl.load(chosen_ptr + column_N, mask=column_N < end, other=-1)
-        latent_NL, key_NT = gathered(
-            cache_ptr, at_N, table_ptr, block_stride, LATENT, TURNED, BLOCK_SIZE, BLOCK_L, BLOCK_T
-        )
-        scores_MN = score_rows(wide_ML, turned_MT, latent_NL, key_NT)
+        latent_NL, key_NT, scale_N = gathered(
+            cache_ptr, keys_ptr, scales_ptr, at_N, table_ptr, block_stride, keys_stride, LATENT,
+            TURNED, WIDTH, KEY_WIDTH, KEY_AT, SCALED, BLOCK_SIZE, BLOCK_L, BLOCK_T,
+        )  # fmt: skip
+        scores_MN = score_rows(wide_ML, turned_MT, latent_NL, key_NT, scale_N, SCALED)
         scores_MN = tl.where((at_N >= 0)[None, :], scores_MN, float("-inf"))
-        acc_ML, top_M, sum_M = mix_rows(acc_ML, top_M, sum_M, scores_MN, latent_NL, SCALE)
+        acc_ML, top_M, sum_M = mix_rows(
+            acc_ML, top_M, sum_M, scores_MN, latent_NL, scale_N, SCALE, SCALED
+        )
     row_ptr = out_ptr + (place * NUM_HEADS + group * GROUP) * LATENT
     if pieces == 1:
         channel_L = tl.arange(0, BLOCK_L)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots import IndexerSpec, KVLayout
-from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe_conformance.cases.attention import Batch
 from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal
+from hotshoe_conformance.cases.kv import STEPS
 from hotshoe_conformance.cases.mla_attention import rotations
-from hotshoe_conformance.cases.rows import PagedRows, draw_blocks, grid
+from hotshoe_conformance.cases.rows import PagedRows, draw_blocks, earlier, grid
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import TOLERANCES, Close, Exact, Expected
 
@@ -123,20 +123,21 @@ class IndexerProblem(PagedRows):
         spec = self.spec
         table = rotations(spec.rope_dim)[self.positions().long()]
         q = rotate(self.q.float(), table, spec.interleaved).double()
-        new = self._new().to(torch_dtype(spec.kv_dtype))
+        new = self.as_kept(self._new())
         counts = [count for count, _ in self.batch.requests]
         longest = max(length for _, length in self.batch.requests)
         out = torch.full((len(q), longest), -torch.inf, dtype=torch.float64)
         size = torch.zeros(len(q), dtype=torch.float64)
         parts = (t.split(counts) for t in (out, size, q, self.weights.double(), new))
         for rows, sizes, own, weights, fresh, past in zip(*parts, self.past, strict=True):
-            keys = torch.cat((past, fresh)).double()
+            keys = torch.cat((self.as_kept(past), fresh)).double()
             each = torch.einsum("qhd,ld->qhl", own, keys).relu()
             scores = torch.einsum("qh,qhl->ql", weights, each)
             seen = torch.ones(scores.shape, dtype=torch.bool).tril(len(keys) - len(own))
             rows[:, : len(keys)] = scores.masked_fill(~seen, -torch.inf)
             sizes += (weights.abs() * own.norm(dim=-1)).sum(1) * keys.norm(dim=-1).max()
-        rounding = max(TOLERANCES[kind].rounding for kind in (spec.dtype, spec.kv_dtype))
+        steps = {kind: limit.rounding for kind, limit in TOLERANCES.items()} | STEPS
+        rounding = max(steps[kind] for kind in (spec.dtype, spec.kv_dtype))
         return out, 2 * rounding * size
 
     def _new(self) -> Tensor:
@@ -175,8 +176,9 @@ class IndexerProblem(PagedRows):
         spec = self.spec
         rows = sum(length for _, length in self.batch.requests)
         pairs = sum(c * (n - c) + c * (c + 1) // 2 for c, n in self.batch.requests)
-        moved = rows * spec.head_dim * torch_dtype(spec.kv_dtype).itemsize
-        return Cost(moved + 2 * self.q.nbytes, 2 * pairs * spec.num_heads * spec.head_dim)
+        return Cost(
+            rows * spec.row.nbytes + 2 * self.q.nbytes, 2 * pairs * spec.num_heads * spec.head_dim
+        )
 
 
 def _descending(scores: Tensor) -> Tensor:
@@ -195,7 +197,7 @@ def _problem(setup: Setup, source: torch.Generator) -> IndexerProblem:
         normal((tokens, spec.num_heads, spec.head_dim), spec.dtype, source),
         normal((tokens, spec.head_dim), spec.dtype, source),
         normal((tokens, spec.num_heads), "float32", source),
-        [normal((n - count, spec.head_dim), spec.kv_dtype, source) for count, n in batch.requests],
+        earlier(spec, batch, source),
         blocks,
         num_blocks,
     )

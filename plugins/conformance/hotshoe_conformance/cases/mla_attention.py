@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots import KVLayout, MlaAttentionSpec
-from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe_conformance.cases.attention import ROUNDED_OPERANDS, Batch
 from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal
-from hotshoe_conformance.cases.rows import PagedRows, draw_blocks, grid
+from hotshoe_conformance.cases.rows import PagedRows, draw_blocks, earlier, grid
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Expected
 
@@ -73,7 +72,7 @@ def draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 @dataclass(slots=True)
 class MlaProblem(PagedRows):
-    """A step's q, latents and keys, what was cached before [tokens, row_dim], and the blocks.
+    """A step's q, latents and keys, what was cached before [tokens, channels], and the blocks.
 
     Attributes:
         past: Of each request, the rows of earlier steps.
@@ -128,7 +127,7 @@ class MlaProblem(PagedRows):
         chosen = [None] * len(counts) if self.chosen is None else self.chosen.split(counts)
         parts = zip(q.split(counts), new.split(counts), self.past, chosen, strict=True)
         for queries, rows, past, own in parts:
-            both = torch.cat((past, rows.to(torch_dtype(spec.kv_dtype))))
+            both = torch.cat((self.as_kept(past), self.as_kept(rows)))
             found.append(_attend(spec, queries, both, self.up, _seen(queries, both, own)))
         value, magnitude = (torch.cat(tensors).flatten(1) for tensors in zip(*found, strict=True))
         plain = spec.dtype == spec.kv_dtype == "float32"
@@ -160,9 +159,8 @@ class MlaProblem(PagedRows):
         spec = self.spec
         rows = sum(length for _, length in self.batch.requests)
         pairs = sum(c * (n - c) + c * (c + 1) // 2 for c, n in self.batch.requests)
-        size = torch_dtype(spec.kv_dtype).itemsize
         products = 2 * pairs * spec.num_heads * (spec.nope_dim + spec.rope_dim + spec.v_dim)
-        return Cost(rows * spec.row_dim * size + self.up.nbytes + 2 * self.q.nbytes, products)
+        return Cost(rows * spec.row.nbytes + self.up.nbytes + 2 * self.q.nbytes, products)
 
 
 def _seen(q: Tensor, rows: Tensor, chosen: Tensor | None) -> Tensor:
@@ -212,7 +210,7 @@ def problem_of(spec: MlaAttentionSpec, batch: Batch, source: torch.Generator) ->
         normal((tokens, spec.num_heads, spec.nope_dim + spec.rope_dim), spec.dtype, source),
         normal((tokens, spec.latent_dim), spec.dtype, source),
         normal((tokens, spec.rope_dim), spec.dtype, source),
-        [normal((n - count, spec.row_dim), spec.kv_dtype, source) for count, n in batch.requests],
+        earlier(spec, batch, source),
         blocks,
         num_blocks,
     )

@@ -18,11 +18,15 @@ from hotshoe_conformance.cases import mla_attention
 from hotshoe_conformance.cases.attention import MIXED, SHAPES, Batch
 from hotshoe_conformance.cases.base import DTYPES, FAR, Setup, Suite, in_dtype, vary
 from hotshoe_conformance.cases.mla_attention import BASE, LITE, MlaProblem, problem_of
+from hotshoe_conformance.cases.rows import QUANTIZED
 
 SLOT = "sparse_mla_attention"
 SPARSE = SparseMlaSpec(BASE, 12)
 VARIATIONS: tuple[dict[str, Any], ...] = (
-    *({"attention": replace(BASE, **changes)} for changes in mla_attention.VARIATIONS),
+    *(
+        {"attention": replace(BASE, **changes)}
+        for changes in (*mla_attention.VARIATIONS, *QUANTIZED)
+    ),
     {"top_k": 1},
     {"top_k": 16},
     {"top_k": 37},

@@ -64,7 +64,8 @@ def reason(spec) -> str:
             replace(ATTENTION, block_size=1, num_kv_heads=1, head_dim=10),
             "not behind 10; use a block_size that 4 divides",
         ),
-        (LATENT, "keeps latents in float32, bfloat16, float16, not in int8; use --kv-cache-dtype"),
+        (LATENT, "multiples of 16 bytes, not 8 and 16; use --kv-cache-dtype auto"),
+        (replace(LATENT, kv_dtype="uint8"), "not in uint8; use --kv-cache-dtype auto"),
         (replace(LINEAR, dtype="float64"), "not in dtype float64"),
         (replace(LINEAR, out_dtype="int8"), "not in out_dtype int8"),
         (replace(LINEAR, weight=None), "by quantized weights alone"),
@@ -274,7 +275,7 @@ ROWS = MlaAttentionSpec(4, 8, 8, 4, 8, "float32", "float32", 16, 0.5)
         (IndexerSpec(4, 8, 4, 2, "int8", "float32", 16), "not in dtype int8"),
         (SparseMlaSpec(ROWS, 1), ""),
         (SparseMlaSpec(ROWS, 0), "at least one token, not to 0"),
-        (SparseMlaSpec(replace(ROWS, kv_dtype="int8"), 4), "keeps latents in"),
+        (SparseMlaSpec(replace(ROWS, kv_dtype="uint8"), 4), "keeps rows in"),
         (SparseMlaSpec(replace(ROWS, dtype="int8"), 4), "not in dtype int8"),
     ],
 )

@@ -40,7 +40,7 @@ class Cached:
     def __init__(self, spec):
         self.spec, self.op = spec, Indexer(spec, None)
         self.blocks, self.length = random.sample(range(12), 8), 0
-        self.cache = torch.full((12, spec.block_size, spec.row_dim), torch.nan)
+        self.cache = torch.full((12, spec.block_size, spec.row.channels), torch.nan)
         self.keys = []
 
     def step(self, count):

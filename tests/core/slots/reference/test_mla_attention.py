@@ -52,7 +52,7 @@ class Cached:
         self.up = torch.randn(spec.num_heads, 16, spec.latent_dim) * spec.latent_dim**-0.5
         self.op.load(self.up)
         self.spec, self.blocks, self.length = spec, blocks, 0
-        self.cache = torch.full((12, spec.block_size, spec.row_dim), torch.nan)
+        self.cache = torch.full((12, spec.block_size, spec.row.channels), torch.nan)
         self.latents, self.keys = torch.empty(0, spec.latent_dim), torch.empty(0, 8).double()
 
     def step(self, count):
@@ -105,7 +105,7 @@ def test_decoding_absorbs_and_prompts_do_not():
 
 
 def test_what_is_cached_is_a_row_per_token():
-    assert V3.row_dim == 576 and SPEC.row_dim == 32
+    assert V3.row.channels == 576 and SPEC.row.channels == 32
     assert (V3.up.in_features, V3.up.out_features) == (512, 128 * 256)
 
 
