@@ -327,7 +327,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
         "openai_gptoss": "harmony",
     },
     "--generation-config": {"vllm": "none"},
-    "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
+    "--kv-cache-dtype": {"fp8_ds_mla": "fp8", "fp8_e4m3": "fp8"},
     "--load-format": dict.fromkeys(
         ("auto", "bitsandbytes", "fastsafetensors", "gguf", "hf", "mistral", "runai_streamer"),
         "safetensors",
