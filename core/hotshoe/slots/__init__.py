@@ -84,6 +84,7 @@ from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_st
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
 from hotshoe.slots.whole import DecoderLayerOp, LayerContext, ModelStepOp, WholeLayer
+from hotshoe.types.rows import RowForm
 
 __all__ = [
     "COMPOSED",
@@ -145,6 +146,7 @@ __all__ = [
     "RotaryAndCacheOp",
     "RotaryAndCacheSpec",
     "RouterSpec",
+    "RowForm",
     "SampleOp",
     "SampleSpec",
     "ScaledOp",

@@ -46,6 +46,11 @@ class RowForm:
         return self.kv_dtype in QUANTIZED.values()
 
     @property
+    def exact_size(self) -> int:
+        """Bytes of one of the further numbers of a quantized row."""
+        return ITEM_BYTES.get(self.dtype, 1)
+
+    @property
     def exact_at(self) -> int:
         """Bytes of a quantized row before its further numbers."""
         return self.numbers + ALIGNED
@@ -55,7 +60,7 @@ class RowForm:
         """Elements of a row in the cache's tensor; bytes if it is quantized."""
         if not self.quantized:
             return self.channels
-        return self.exact_at + self.exact * ITEM_BYTES[self.dtype]
+        return self.exact_at + self.exact * self.exact_size
 
     @property
     def nbytes(self) -> int:
@@ -65,7 +70,7 @@ class RowForm:
     @property
     def refusal(self) -> str:
         """Why rows cannot be so; empty if they can."""
-        parts = (self.numbers, self.exact * ITEM_BYTES.get(self.dtype, 1))
+        parts = (self.numbers, self.exact * self.exact_size)
         if not self.quantized or not any(part % ALIGNED for part in parts):
             return ""
         return (

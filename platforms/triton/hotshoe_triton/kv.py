@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionSpec, RotaryAndCacheSpec
-from hotshoe.types.cache import ITEM_BYTES
-from hotshoe.types.rows import RowForm
+from hotshoe.slots import AttentionSpec, RotaryAndCacheSpec, RowForm
 from hotshoe_triton.device import ARCHS, arch_of
 
 #: 8-bit types, with the largest magnitude of each.
@@ -97,7 +95,7 @@ def row_refusals(form: RowForm, facts: DeviceFacts) -> dict[str, bool]:
 
 def row_constants(form: RowForm) -> dict[str, int]:
     """Return what readers of rows are compiled for; see `kernels/latent.py`."""
-    size = ITEM_BYTES[form.dtype] if form.quantized else 1
+    size = form.exact_size if form.quantized else 1
     return {
         "WIDTH": form.width,
         "KEY_WIDTH": form.width // size,

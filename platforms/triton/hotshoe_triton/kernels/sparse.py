@@ -44,12 +44,12 @@ def gathered(
 def sparse_attend(
     out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, chosen_ptr, table_ptr, starts_ptr,
     seq_lens_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, share, q_stride, table_stride,
-    block_stride, keys_stride,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, NOPE: tl.constexpr,
-    TURNED: tl.constexpr, WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr, KEY_AT: tl.constexpr,
-    SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, TOP_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_T: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, CHAINED: tl.constexpr,
+    block_stride, keys_stride, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr,
+    NOPE: tl.constexpr, TURNED: tl.constexpr, WIDTH: tl.constexpr, KEY_WIDTH: tl.constexpr,
+    KEY_AT: tl.constexpr, SCALED: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_L: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (NUM_HEADS / GROUP, tokens, pieces); each piece takes `share` of the chosen rows.
 
@@ -67,19 +67,17 @@ def sparse_attend(
     if piece >= pieces:
         return
     row_M = tl.arange(0, BLOCK_M)
-    head_M, there_M = group * GROUP + row_M, row_M < GROUP
-    place = token.to(tl.int64)
+    head_M, there_M, place = group * GROUP + row_M, row_M < GROUP, token.to(tl.int64)
     wide_ML, turned_MT = load_queries(
         wide_ptr, q_ptr, place, head_M, there_M, q_stride,
         NUM_HEADS, LATENT, NOPE, TURNED, BLOCK_L, BLOCK_T,
     )  # fmt: skip
     acc_ML, top_M, sum_M = fresh(q_ptr, head_M, there_M, False, False, BLOCK_L)
     table_ptr += request.to(tl.int64) * table_stride
-    chosen_ptr += place * TOP_K
     end = tl.minimum(count, (piece + 1) * share)
     for first in range(piece * share, end, BLOCK_N):
         column_N = first + tl.arange(0, BLOCK_N)
-        at_N = tl.load(chosen_ptr + column_N, mask=column_N < end, other=-1)
+        at_N = tl.load(chosen_ptr + place * TOP_K + column_N, mask=column_N < end, other=-1)
         latent_NL, key_NT, scale_N = gathered(
             cache_ptr, keys_ptr, scales_ptr, at_N, table_ptr, block_stride, keys_stride, LATENT,
             TURNED, WIDTH, KEY_WIDTH, KEY_AT, SCALED, BLOCK_SIZE, BLOCK_L, BLOCK_T,
