@@ -108,6 +108,7 @@ def test_older_releases_fail_while_there_is_another_candidate(library) -> None:
     ("spec", "facts", "reason"),
     [
         (SPEC, replace(H200, arch="sm_100"), "no such kernel for sm_100"),
+        (replace(SPEC, kv_dtype="int8"), H200, "int8: FlashMLA reads 8 bits for chosen rows"),
         (replace(SPEC, dtype="float32", kv_dtype="float32"), H200, "float32 is not one of"),
         (replace(SPEC, block_size=32), H200, "(512, 64, 32), not (512, 64, 64)"),
         (replace(SPEC, latent_dim=256), H200, "(256, 64, 64)"),

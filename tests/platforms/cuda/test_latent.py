@@ -97,6 +97,7 @@ def test_the_portable_kernels_take_what_it_cannot(stand_in: StandIn, kind: str) 
         ({"block_size": 16}, "sm_90", "block_size 16 is below 32"),
         ({"dtype": "float32", "kv_dtype": "float32"}, "sm_90", "float32 is not one of"),
         ({"scale": 0.0}, "sm_90", "scale 0.0 is not positive"),
+        ({"kv_dtype": "int8"}, "sm_90", "int8: its tiles are copied as they are multiplied"),
         ({}, "sm_100", "sm_100 lacks sm_90's wgmma"),
     ],
 )
