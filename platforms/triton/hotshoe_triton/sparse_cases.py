@@ -28,12 +28,12 @@ FP8, INT8 = {"kv_dtype": "float8_e4m3fn"}, {"kv_dtype": "int8"}
 INDEXES = {
     "64x128": INDEX,
     "64x128 float32": replace(INDEX, dtype="float32", kv_dtype="float32"),
-    "64x128 cache float8_e4m3fn": replace(INDEX, **FP8),
+    "64x128 e4m3 cache": replace(INDEX, **FP8),
 }
 SPARSES = {
     "128x512": SPARSE,
     "16x512": FEW,
-    "128x512 cache float8_e4m3fn": SparseMlaSpec(replace(DEEPSEEK, **FP8), 2048),
+    "128x512 e4m3 cache": SparseMlaSpec(replace(DEEPSEEK, **FP8), 2048),
 }
 #: Dense attention.
 LATENT = {
@@ -42,9 +42,9 @@ LATENT = {
     "20x256 pages of 16": replace(DEEPSEEK, num_heads=20, latent_dim=256, block_size=16),
     "16x512 float32": replace(DEEPSEEK, num_heads=16, dtype="float32", kv_dtype="float32"),
     "16x512 float16": replace(DEEPSEEK, num_heads=16, dtype="float16", kv_dtype="float16"),
-    "128x512 cache float8_e4m3fn": replace(DEEPSEEK, **FP8),
-    "16x512 cache float8_e4m3fn": replace(DEEPSEEK, num_heads=16, **FP8),
-    "128x512 cache int8": replace(DEEPSEEK, **INT8),
+    "128x512 e4m3 cache": replace(DEEPSEEK, **FP8),
+    "16x512 e4m3 cache": replace(DEEPSEEK, num_heads=16, **FP8),
+    "128x512 int8 cache": replace(DEEPSEEK, **INT8),
 }
 
 
