@@ -117,8 +117,10 @@ This page lists flags first, then [endpoints](#endpoints), [metrics](#metrics),
 [environment variables](#environment-variables) and [Python](#python).
 
 `vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with the same `-i` and
-`-o`. Control tokens in a message are plain text here, unless the server has
-`--allow-special-tokens-in-text`. vLLM reads them as control tokens.""".split("\n")
+`-o`. vLLM ignores fields of requests that it does not know. Hotshoe does so with
+`--ignore-unknown-fields`, and refuses such requests otherwise. Control tokens in a message are
+plain text here, unless the server has `--allow-special-tokens-in-text`. vLLM reads them as control
+tokens.""".split("\n")
 #: Endpoints of vLLM, in groups, and what stands for those that are not here.
 VLLM_ENDPOINTS = {
     "": """/abort_requests /detokenize /health /inference/v1/generate /invocations /is_paused

@@ -17,6 +17,7 @@ from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.schemas.base import Schema
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.state import Served, ServerState
+from hotshoe_server.unknown_fields import without_unknown
 from hotshoe_server.url_fields import with_fields
 from hotshoe_server.validation import Body, check_counts, validated
 
@@ -108,10 +109,11 @@ class Call(Request):
             message = "bodies are not unpacked here; send JSON without Content-Encoding"
             raise ApiError("unsupported_media_type", message)
         body = with_fields(body or b"{}", fields) if fields else body or b"{}"
+        lenient = fields is None and server.config.ignore_unknown_fields
         if len(body) > SMALL_BODY_BYTES:
-            found = await asyncio.to_thread(self._validated, model, body)
+            found = await asyncio.to_thread(self._validated, model, body, lenient)
         else:
-            found = self._validated(model, body)
+            found = self._validated(model, body, lenient)
         if isinstance(found, Generation):
             config = server.config
             found.adopt(config.enable_force_include_usage, config.return_tokens_as_token_ids)
@@ -120,12 +122,14 @@ class Call(Request):
             self.id = found.wishes().request_id or self.id
         return found
 
-    def _validated(self, model: type[Body], body: bytes) -> Body:
+    def _validated(self, model: type[Body], body: bytes, lenient: bool) -> Body:
         if len(body) > SMALL_BODY_BYTES:
             check_counts(body, self.server.max_model_len)
         try:
             return validated(model, body)
         except ValidationError as error:
+            if lenient:
+                return without_unknown(model, body, error)
             raise from_validation(error, body) from None
 
     async def _read_bounded(self, limit: int) -> bytes:

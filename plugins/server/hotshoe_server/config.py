@@ -142,6 +142,9 @@ class ServerConfig:
         low=0.001,
         high=86400,
     )
+    ignore_unknown_fields: bool = option(
+        False, "leave out fields of requests that nobody knows, instead of refusing the request"
+    )
     clip_max_tokens: bool = option(
         False, "give fewer tokens than max_tokens asks for where the context has no room"
     )

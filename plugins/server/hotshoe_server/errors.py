@@ -161,7 +161,7 @@ def from_validation(error: ValidationError, body: bytes) -> ApiError:
     if isinstance(cause, RequestError):
         return as_api_error(cause)
     missing = first["type"] == "missing"
-    param = _spelt(find_place(first["loc"], from_json(body), missing))
+    param = spelt(find_place(first["loc"], from_json(body), missing))
     if code == "unknown_parameter":
         return ApiError(code, f"unknown parameter: {param}", param)
     if code == "missing_required_parameter":
@@ -172,7 +172,7 @@ def from_validation(error: ValidationError, body: bytes) -> ApiError:
     return ApiError(code, f"{param}: {first['msg']}" if param else first["msg"], param)
 
 
-def _spelt(place: Place) -> str | None:
+def spelt(place: Place) -> str | None:
     """Spell a place in a body as `messages[0].content`; None for the whole."""
     path = ""
     for part in place:
