@@ -22,6 +22,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.guard import public_paths
+from hotshoe_server.load_header import WANTED, add_load
 from hotshoe_server.state import ServerState
 
 _log = logging.getLogger(__name__)
@@ -127,7 +128,10 @@ class EndpointApp:
 
     async def _answer(self, call: Call, arguments: list[Any]) -> Response:
         try:
-            return as_response(await self.endpoint.handler(call, *arguments))
+            response = as_response(await self.endpoint.handler(call, *arguments))
+            if self.endpoint.generates and WANTED in call.headers:
+                await add_load(call, response)
+            return response
         except Exception as error:
             return self._failed(error)
 
