@@ -26,7 +26,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
 from hotshoe_server.extensions import ServerExtension, blamed
 from hotshoe_server.logs import start_logs
-from hotshoe_server.plans import Plan, make_plans, rewrite_models
+from hotshoe_server.plans import Plan, make_plans, one_of, rewrite_models
 from hotshoe_server.signals import end_at_sigterm, ignore_signals
 from hotshoe_server.vllm_file import own_options
 from hotshoe_server.vllm_flags import rewrite
@@ -93,7 +93,8 @@ class Serve:
         ):
             front = local or Listening(open_port(config.host, config.port))
             for plan in plans:
-                check_model(plan.engine, plugins)
+                with one_of(plans, plan):
+                    check_model(plan.engine, plugins)
             say(f"listening on {address(config, front.listener.getsockname())}")
             if config.api_processes > 1:
                 from hotshoe_server.supervisor import Supervisor

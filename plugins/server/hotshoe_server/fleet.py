@@ -33,7 +33,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.response import choose_format
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.plans import Plan, model_name, plan_of
+from hotshoe_server.plans import Plan, model_name, one_of, plan_of
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.state import Served, ServerState, Shared
 from hotshoe_server.store import ResponseStore
@@ -102,15 +102,8 @@ class Fleet:
                 error says what these take. Where it is none, the error says that there are others.
         """
         try:
-            return self._build(plan)
-        except CheckpointError as error:
-            if plan not in self.plans[1:]:
-                raise
-            names = ", ".join(other.names[0] for other in self.plans)
-            raise CheckpointError(
-                f"{error}; each MODEL, --model and --models is a model of its own, so these are "
-                f"{len(self.plans)} ({names}): leave out what is no model"
-            ) from error
+            with one_of(self.plans, plan):
+                return self._build(plan)
         except MemoryLimitError as error:
             lines = self.memory_plan()
             if not lines:

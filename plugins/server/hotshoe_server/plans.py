@@ -7,14 +7,15 @@ What a model leaves open is as it stands beside `models`, for all of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from hotshoe.cli.options import as_flag
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
+from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.suggest import did_you_mean
 from hotshoe_server.config import ServerConfig
 
@@ -98,6 +99,25 @@ def plan_of(name: str, own: Any, engine: EngineConfig, config: ServerConfig) -> 
         raise ConfigError(f"{place}: {error}") from None
     except TypeError:
         raise ConfigError(f"{place}: served_model_name must be a list of names") from None
+
+
+@contextmanager
+def one_of(plans: Sequence[Plan], plan: Plan) -> Iterator[None]:
+    """Let an error of a further model, which may be none, say that there are others.
+
+    Raises:
+        CheckpointError: It is none.
+    """
+    try:
+        yield
+    except CheckpointError as error:
+        if plan not in plans[1:]:
+            raise
+        names = ", ".join(other.names[0] for other in plans)
+        raise CheckpointError(
+            f"{error}; each MODEL, --model and --models is a model of its own, so these are "
+            f"{len(plans)} ({names}): leave out what is no model"
+        ) from error
 
 
 def check_names(plans: Sequence[Plan]) -> None:

@@ -153,6 +153,7 @@ def test_a_taken_port_is_known_before_the_model_loads(run_server) -> None:
     [
         (["--prot", "1"], "unknown flag --prot; did you mean --port?"),
         (["/no/such/model", "--platform", "null"], "no model at /no/such/model"),
+        (["demo", "none"], "so these are 2 (demo, none): leave out what is no model"),
         (["--admin-socket", "/no/such/folder/x"], "cannot listen"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
