@@ -15,26 +15,20 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
 from hotshoe.slots.reference import linear as reference
-from hotshoe_triton.device import (
-    DTYPES,
-    arch_of,
-    chaining,
-    judge,
-    next_power_of_2,
-    pairs_bits,
-)
+from hotshoe_triton.device import DTYPES, arch_of, chaining, judge, pairs_bits
 from hotshoe_triton.tuning import LinearConfig, split_of
 
 BITS = {"int4": 4, "int8": 8}
-#: Columns that lie side by side in words; kernels take a group's scale once for so many at least.
-SPAN = 32
-#: Programs on a compute unit that keep its memory busy while one row is multiplied.
-BUSY = 3.3
-#: 2^23 in float32, the power of two that integers are added to.
-POWER_BITS = 0x4B000000
-#: Rows of x in a tile, and in larger ones of families whose registers hold them. More rows than
-#: the last are multiplied by the library.
+#: Columns of the narrowest group, of which a span is one or two.
+NARROWEST = 32
+#: The largest zero point that the lowest bits of a scale hold.
+MOST = 31
+#: Columns of a group that is a whole row, whatever its length.
+WHOLE_ROW = 1 << 30
+#: Rows of x in a tile, those of NVIDIA's instructions alone, and larger ones of families whose
+#: registers hold them. More rows than the last are multiplied by the library.
 ROW_BLOCKS = (16, 32, 64)
+LOW_BLOCKS = {"cuda": (8,)}
 LARGE_BLOCKS = {"hopper": (128,)}
 
 
@@ -43,9 +37,9 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     weight = spec.weight or QuantSpec("", "")
     what = f"weights {spec.weight}" if spec.weight else "plain weights"
     bits, size = BITS.get(weight.format, 0), weight.group_size or 0
-    chunk = SPAN * 32 // (bits or 32)
+    chunk = chunk_of(bits or 16, size)
     by_group = weight.granularity == "group"
-    whole = size % SPAN == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
+    whole = size % NARROWEST == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
     refusals = {
         f"{what} are not int4 or int8 with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
@@ -54,7 +48,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         "x is not quantized here": spec.activation is not None,
         "zero points are not made of plain weights": weight.online and not weight.symmetric,
         f"groups of {size} do not divide {spec.in_features} inputs, or are neither a multiple of "
-        f"{chunk} columns nor {SPAN}, {2 * SPAN} or another part of them": by_group
+        f"{chunk} columns nor {NARROWEST} or another part of them": by_group
         and not (whole and spec.in_features % size == 0),
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
         not in DTYPES,
@@ -72,21 +66,20 @@ class Linear:
         self._kernels, self._spec, self._facts, self._quant = groups, spec, facts, spec.weight
         self._n, self._k = spec.out_features, spec.in_features
         self._bits = BITS[spec.weight.format]
-        self._chunk = SPAN * 32 // self._bits
+        self._chunk = chunk_of(self._bits, spec.weight.group_size or 0)
+        self._span = self._chunk * self._bits // 16
         self._chunks = -(-self._k // self._chunk)
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
         self._y_dtype: torch.dtype = getattr(torch, spec.out_dtype or spec.dtype)
-        self._words = torch.empty(0, dtype=torch.int32)
+        self._words = torch.empty(0, dtype=torch.int16)
         self._scale = torch.empty(0)
         self._zero: Tensor | None = None
+        self._zeros = "half"
         self._order: Tensor | None = None
         self._bias: Tensor | None = None
         self._counters = torch.empty(0)
-        self._power = torch.full((1,), POWER_BITS, dtype=torch.int32, device=facts.device)
         self._blocks = row_blocks(facts)
         self._configs = {rows: default(rows, spec, self._chunk, facts) for rows in self._blocks}
-        if self._dtype.itemsize == 2:  # sums beside powers of two would cost float32 digits
-            self._configs[1] = alone(spec, self._chunk, facts)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         device, quant = self._facts.device, self._quant
@@ -100,34 +93,52 @@ class Linear:
         # Writers differ in whether values begin at 0; only their distance from zero counts.
         shifts = [half if quant.symmetric else torch.where(p.amin() < 0, half, 0) for p in parts]
         words = torch.cat([self._packed(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
-        self._words = renewed(self._words, words)
-        self._scale = renewed(self._scale, self._by_group(parts, scales))
+        scale = self._by_group(parts, scales).float()
         if not quant.symmetric:
             zeros = [
                 zero.to(device) + shift
                 for zero, shift in zip(tensors["weight_zero_point"], shifts, strict=True)
             ]
-            zero = self._by_group(parts, zeros)
-            kind = torch.float32 if zero.is_floating_point() else torch.int16
-            self._zero = renewed(self._zero, zero.to(kind))
+            scale = self._with_zeros(scale, self._by_group(parts, zeros))
+        self._scale = renewed(self._scale, scale)
+        self._words = renewed(self._words, words)
         if quant.permuted:
             self._order = renewed(self._order, tensors["weight_order"][0].to(device).int())
         if self._spec.bias:
             bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
             self._bias = renewed(self._bias, bias)
         if not self._counters.numel():
-            cells = -(-self._blocks[-1] // self._blocks[0]) * self._n
-            self._counters = torch.zeros(cells, dtype=torch.int32, device=device)
+            self._counters = torch.zeros(self._n, dtype=torch.int32, device=device)
 
     def _packed(self, values: Tensor, shift: Tensor) -> Tensor:
-        """Return words [chunks, rows, SPAN] of integers [rows, in_features]."""
+        """Return words [chunks, rows, span] of integers [rows, in_features]."""
         missing = self._chunks * self._chunk - self._k
         whole = torch.nn.functional.pad(values, (0, missing))
-        places = whole.view(len(values), self._chunks, -1, SPAN)
+        places = whole.view(len(values), self._chunks, -1, self._span)
         words = torch.zeros_like(places[:, :, 0], dtype=torch.int32)
         for place in range(places.shape[2]):
             words |= (places[:, :, place].int() + shift) << self._bits * place
-        return words.transpose(0, 1).contiguous()
+        return words.to(torch.int16).transpose(0, 1).contiguous()
+
+    def _with_zeros(self, scale: Tensor, zero: Tensor) -> Tensor:
+        """Return scales whose lowest five bits are the zero points, or keep these apart.
+
+        The bits are less than 1/100 of what numbers of 16 bits lose by their own rounding.
+
+        Raises:
+            ValueError: Zero points were kept otherwise before.
+        """
+        exact = self._dtype == torch.float32 or self._bits == 8 or zero.is_floating_point()
+        fit = not exact and (zero.is_meta or (zero.amin() >= 0 and zero.amax() <= MOST))
+        form = "inside" if fit else "apart"
+        if self._words.numel() and form != self._zeros:
+            raise ValueError(f"zero points kept {form} cannot replace those kept {self._zeros}")
+        self._zeros = form
+        if not fit:
+            self._zero = renewed(self._zero, zero.float())
+            return scale
+        bits = (scale.view(torch.int32) + (MOST >> 1)) & ~MOST
+        return (bits | zero.int()).view(torch.float32)
 
     def _by_group(self, parts: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
         """Return scales or zero points [groups, out_features]."""
@@ -151,13 +162,10 @@ class Linear:
     def _form(self) -> dict[str, object]:
         """Return the constants of both kernels."""
         return {
-            "K": self._k,
-            "GROUP": self._quant.group_size or self._chunks * self._chunk,
+            "GROUP": self._quant.group_size or WHOLE_ROW,
             "BITS": self._bits,
-            "HALF": float(1 << (self._bits - 1)),
-            "ZEROS": self._zero is not None,
-            "FRACTION": self._zero is not None and self._zero.is_floating_point(),
-            "SPAN": SPAN,
+            "ZEROS": self._zeros,
+            "SPAN": self._span,
         }
 
     def __call__(self, x: Tensor | Quantized) -> Tensor:
@@ -169,43 +177,29 @@ class Linear:
             y = torch.nn.functional.linear(x, self._plain(), self._bias)
             return y.to(self._y_dtype)
         y = torch.empty((rows, self._n), dtype=self._y_dtype, device=x.device)
-        if rows == 1 and 1 in self._configs:
-            self._alone(y, x)
-        elif rows:
+        if rows:
             self._few(y, x)
         return y
-
-    def _alone(self, y: Tensor, x: Tensor) -> None:
-        """Multiply one row."""
-        config = self._configs[1]
-        grid = (-(-self._n // config.block_n), config.split_k)
-        cells = config.split_k * self._n if config.split_k > 1 else 0
-        partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
-        self._kernels.alone[grid](
-            y, x, *self._operands(), partial, self._counters, self._n,
-            BIAS=self._bias is not None, BLOCK_N=config.block_n, SPLIT_K=config.split_k,
-            UNROLL=config.stages, num_warps=config.warps, **self._form(), **chaining(self._facts),
-        )  # fmt: skip
 
     def _few(self, y: Tensor, x: Tensor) -> None:
         rows = len(x)
         block = next(size for size in self._blocks if rows <= size)
         config = self._configs[block]
-        grid = (-(-self._n // config.block_n), config.split_k, -(-rows // block))
-        cells = grid[0] * grid[1] * grid[2] * config.block_n * block if config.split_k > 1 else 0
+        grid = (-(-self._n // config.block_n), config.split_k)
+        cells = grid[0] * grid[1] * config.block_n * block if config.split_k > 1 else 0
         partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
-        self._kernels.grouped[grid](
-            y, x, *self._operands(), partial, self._counters, rows, self._n, x.stride(0),
-            BIAS=self._bias is not None, PAIRED=self._paired(), BLOCK_M=block,
-            BLOCK_N=config.block_n, SPLIT_K=config.split_k, num_warps=config.warps,
-            num_stages=config.stages, **self._form(), **chaining(self._facts),
+        bias = self._words if self._bias is None else self._bias
+        lanes = {"LANES": config.block_k // self._chunk} if config.kernel == "by_lanes" else {}
+        getattr(self._kernels, config.kernel)[grid](
+            y, x, *self._held(), bias, partial, self._counters, rows, self._n, self._k,
+            x.stride(0), BIAS=self._bias is not None, PAIRED=self._paired(), BLOCK_M=block,
+            BLOCK_N=config.block_n, SPLIT_K=config.split_k, STAGES=config.stages,
+            num_warps=config.warps, **lanes, **self._form(), **chaining(self._facts),
         )  # fmt: skip
 
-    def _operands(self) -> tuple[Tensor, ...]:
-        """Return words, scales, zero points, bias and the power as kernels take them."""
-        zero = self._scale if self._zero is None else self._zero
-        bias = self._words if self._bias is None else self._bias
-        return self._words, self._scale, zero, bias, self._power
+    def _held(self) -> tuple[Tensor, ...]:
+        """Return words, scales and zero points as kernels take them."""
+        return self._words, self._scale, self._scale if self._zero is None else self._zero
 
     def _paired(self) -> bool:
         """Whether numbers are made two at a time."""
@@ -216,9 +210,8 @@ class Linear:
         out = torch.empty((self._n, self._k), dtype=self._dtype, device=self._facts.device)
         block = 64
         self._kernels.plain[(-(-self._n // block), self._chunks)](
-            out, self._words, self._scale, self._scale if self._zero is None else self._zero,
-            self._power, self._n, BLOCK_N=block, num_warps=4, **self._form(),
-        )  # fmt: skip
+            out, *self._held(), self._n, self._k, BLOCK_N=block, num_warps=4, **self._form()
+        )
         return out
 
     def configure(self, block: int, config: LinearConfig) -> None:
@@ -229,32 +222,40 @@ class Linear:
         return sum(tensor.nbytes for tensor in self.state().values())
 
 
+def chunk_of(bits: int, group: int) -> int:
+    """Return the columns of a chunk; a group, if rows have some, is no narrower than a span."""
+    return (NARROWEST if group % (2 * NARROWEST) else 2 * NARROWEST) * 16 // bits
+
+
 def row_blocks(facts: DeviceFacts) -> tuple[int, ...]:
     """Return the rows of x that a tile may have, ascending."""
-    return ROW_BLOCKS + LARGE_BLOCKS.get(arch_of(facts).family, ())
+    arch = arch_of(facts)
+    return LOW_BLOCKS.get(arch.backend, ()) + ROW_BLOCKS + LARGE_BLOCKS.get(arch.family, ())
 
 
 def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
     """Choose without measuring, for so many rows of x in a tile and columns in a chunk."""
     arch = arch_of(facts)
-    if rows > ROW_BLOCKS[-1]:  # partial sums are large: no more programs than units
-        tiles = -(-spec.out_features // 128)
-        splits = (n for n in (4, 2) if tiles * n <= facts.compute_units)
-        fit = (n for n in splits if spec.in_features >= n * chunk)
-        return LinearConfig("grouped", 128, chunk, next(fit, 1), 8, 2)
-    block_n = 64 if arch.backend == "cuda" else 32
+    if rows <= 16 and arch.backend == "cuda" and spec.dtype != "float32":
+        return by_lanes(spec, chunk, facts)
+    block_n, warps = (
+        (128, 8) if rows > ROW_BLOCKS[-1] else (64 if arch.backend == "cuda" else 32, 4)
+    )
     tiles = -(-spec.out_features // block_n)
-    steps = 2 if rows <= ROW_BLOCKS[0] else 4  # partial sums grow with rows
-    split = split_of(tiles, spec.in_features, chunk, steps, facts.compute_units)
+    if rows > 32:  # partial sums are large: no more programs than units
+        splits = (n for n in (4, 2) if tiles * n <= facts.compute_units)
+        split = next((n for n in splits if spec.in_features >= n * chunk), 1)
+    else:
+        split = split_of(tiles, spec.in_features, chunk, 4, facts.compute_units)
     itemsize = 4 if spec.dtype == "float32" else 2
-    stage_bytes = block_n * SPAN * 4 + rows * chunk * itemsize
-    stages = min(3 if arch.backend == "cuda" else 2, arch.shared_bytes // stage_bytes)
-    return LinearConfig("grouped", block_n, chunk, split, 4, max(1, stages))
+    stage_bytes = block_n * chunk // 2 + rows * chunk * itemsize
+    most = 3 if arch.backend == "cuda" and rows <= ROW_BLOCKS[-1] else 2
+    stages = max(1, min(most, arch.shared_bytes // stage_bytes))
+    return LinearConfig("grouped", block_n, chunk, split, warps, stages)
 
 
-def alone(spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
-    """Choose without measuring, for one row of x: as many programs as keep the memory busy."""
-    tiles, chunks = -(-spec.out_features // 64), -(-spec.in_features // chunk)
-    splits = (n for n in (1, 2, 4) if tiles * n >= BUSY * facts.compute_units)
-    split = min(next(splits, 8), next_power_of_2(chunks))
-    return LinearConfig("alone", 64, chunk, split, 4 if chunks < 4 * split else 2, 2)
+def by_lanes(spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
+    """Choose for few rows: four lanes, and two programs of a tile where tiles are few."""
+    split = 1 if spec.out_features > 32 * facts.compute_units else 2
+    fit = split if spec.in_features >= 4 * split * chunk else 1
+    return LinearConfig("by_lanes", 32, 4 * chunk, fit, 4, 3)

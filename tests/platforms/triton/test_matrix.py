@@ -73,7 +73,6 @@ SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name
         for name in (
             "attention mixed 16/8x256 window cap",
             "linear one tile int8",
-            "linear int8 groups 64",
         )
     ),
     *(

@@ -21,3 +21,13 @@ def wait(CHAINED: tl.constexpr):
         tl.inline_asm_elementwise(
             "griddepcontrol.wait; // $0", "=r", [], tl.int32, is_pure=False, pack=1
         )
+
+
+@triton.jit
+def ask_for(ptrs, CHAINED: tl.constexpr):
+    """Bring lines of memory, one for each pointer, nearer while earlier kernels still run."""
+    if CHAINED:
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; // $0", "=r,l", [ptrs.to(tl.int64)], tl.int32,
+            is_pure=False, pack=1,
+        )  # fmt: skip
