@@ -22,6 +22,7 @@ def offered() -> Sequence[Candidate]:
         hub,
         humming,
         latent,
+        packed,
         quack,
     )
     from hotshoe_cuda.linear import Linear
@@ -40,6 +41,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("mla_attention", "flashmla", flashmla.supports, flashmla.MlaAttention),
         Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),
         Candidate("linear", "humming", humming.supports, humming.Linear),
+        Candidate("linear", "packed", packed.supports, packed.Linear),
         Candidate("rms_norm", "quack", quack.supports, quack.Norm),
         Candidate("add_rms_norm", "quack", quack.supports, quack.AddNorm),
         Candidate("add_rms_norm", "helion", helion.supports, helion.AddNorm),

@@ -17,18 +17,23 @@ from hotshoe_triton.kernels.linear import last_to_arrive, store_rows, sum_of_pla
 #: into the mantissas of 128 or 1024, and that power leaves with the zero point.
 BFLOATS = tl.constexpr(
     "{ .reg .b32 pair, one; shr.u32 pair, $1, AT; mov.b32 one, 0x3f803f80; "
-    "lop3.b32 pair, pair, 0x000f000f, 0x43004300, 0xea; fma.rn.bf16x2 $0, pair, one, $2; }"
+    "lop3.b32 pair, pair, 0x000f000f, 0x43004300, 0xea; fma.rn.bf16x2 pair, pair, one, $2; "
 )
 HALVES = tl.constexpr(
     "{ .reg .b32 pair, one; shr.u32 pair, $1, AT; mov.b32 one, 0x3c003c00; "
-    "lop3.b32 pair, pair, 0x000f000f, 0x64006400, 0xea; fma.rn.f16x2 $0, pair, one, $2; }"
+    "lop3.b32 pair, pair, 0x000f000f, 0x64006400, 0xea; fma.rn.f16x2 pair, pair, one, $2; "
 )
 
 
 @triton.constexpr_function
-def pairs_at(DTYPE, bit):
-    """Return the instructions that make numbers of the four bits from `bit` on."""
-    return (BFLOATS if tl.bfloat16 == DTYPE else HALVES).value.replace("AT", str(bit))
+def pairs_at(DTYPE, bit, REST):
+    """Return the instructions that make numbers of the four bits from `bit` on.
+
+    With REST a third operand is added, by which integers become fractions.
+    """
+    code, kind = (BFLOATS, "bf16x2") if tl.bfloat16 == DTYPE else (HALVES, "f16x2")
+    end = f"fma.rn.{kind} $0, pair, one, $3; }}" if REST else "mov.b32 $0, pair; }"
+    return code.value.replace("AT", str(bit)) + end
 
 
 @triton.jit
@@ -45,17 +50,23 @@ def numbers(
     """
     if PAIRED:
         BASE: tl.constexpr = 128.0 if tl.bfloat16 == DTYPE else 1024.0
-        whole = tl.clamp(zero, 0.0, 15.0).to(tl.int32).to(tl.float32) if FRACTIONS else zero
-        operands = [word, (-BASE - whole).to(DTYPE)]
-        w = tl.inline_asm_elementwise(
-            pairs_at(DTYPE, place * BITS), "=r,r,r", operands, tl.int16, is_pure=True, pack=2
-        ).to(DTYPE, bitcast=True)
         if FRACTIONS:
-            w -= (zero - whole).to(DTYPE)
+            whole = tl.clamp(zero, 0.0, 15.0).to(tl.int32).to(tl.float32)
+            bits = tl.inline_asm_elementwise(
+                pairs_at(DTYPE, place * BITS, True), "=r,r,r,r",
+                [word, (-BASE - whole).to(DTYPE), (whole - zero).to(DTYPE)], tl.int16,
+                is_pure=True, pack=2,
+            )  # fmt: skip
+        else:
+            bits = tl.inline_asm_elementwise(
+                pairs_at(DTYPE, place * BITS, False), "=r,r,r", [word, (-BASE - zero).to(DTYPE)],
+                tl.int16, is_pure=True, pack=2,
+            )  # fmt: skip
+        w = bits.to(DTYPE, bitcast=True)
     else:
         # Bits that are put into the mantissa of 2^23 add themselves to it.
-        bits = (word.to(tl.int32) >> place * BITS) & ((1 << BITS) - 1) | 0x4B000000
-        value = bits.to(tl.float32, bitcast=True)
+        lifted = (word.to(tl.int32) >> place * BITS) & ((1 << BITS) - 1) | 0x4B000000
+        value = lifted.to(tl.float32, bitcast=True)
         if FRACTIONS:
             w = (value - 8388608.0 - zero).to(DTYPE)
         else:

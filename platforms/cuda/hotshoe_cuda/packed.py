@@ -1,0 +1,109 @@
+"""Candidate `packed` of slot `linear`: integers of four bits with few rows of x, on sm_90.
+
+Weights lie as `hotshoe_triton.groups` packs them. More rows, and an x that the copy engine cannot
+read, go through its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, Verdict, accept_unless
+from hotshoe_cuda.linear import missing_gluon
+from hotshoe_triton import groups
+from hotshoe_triton.device import KIB, SCORE, arch_of
+from hotshoe_triton.tuning import LinearConfig
+
+DTYPES = ("bfloat16", "float16")
+#: Rows of x in a tile, each with output features of the tile and warps.
+TILES = {8: (128, 8), 16: (64, 4), 32: (64, 4), 64: (64, 4)}
+#: Warps of a multiprocessor that registers suffice for.
+WARPS = 20
+
+
+def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
+    """Judge what the kernel is written for; the rest as the portable ones do."""
+    portable = groups.supports(spec, facts)
+    if not portable.accepted:
+        return portable
+    assert spec.weight is not None
+    missing = missing_gluon(facts)
+    refusals = {
+        missing: bool(missing),
+        f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
+        f"weights {spec.weight} do not have four bits": spec.weight.format != "int4",
+    }
+    return accept_unless(refusals, SCORE + 1, "the copy engine brings weights of few rows")
+
+
+def stream(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
+    """Choose without measuring: programs that are there at once, if partial sums stay small."""
+    block_n, warps = TILES[rows]
+    tiles, k = -(-spec.out_features // block_n), spec.in_features
+    slot_bytes = (block_n // 4 + rows) * chunk * 2
+    for stages in (3, 2):
+        fit = arch_of(facts).shared_bytes // (stages * slot_bytes + KIB)
+        room = min(WARPS // warps, fit) * facts.compute_units
+        if tiles <= room:
+            break
+    split = 1
+    while 2 * split * tiles <= room and 4 * split * chunk <= k and 64 * split * rows <= k:
+        split *= 2
+    return LinearConfig("packed", block_n, chunk, split, warps, stages)
+
+
+class Linear(groups.Linear):
+    """See `hotshoe.slots.LinearOp`."""
+
+    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts)
+        self._streams = {rows: stream(rows, spec, self._chunk, facts) for rows in TILES}
+        self._descs: dict[int, Any] = {}
+
+    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        super().load(tensors)
+        self._descs.clear()
+
+    def configure(self, block: int, config: LinearConfig) -> None:
+        (self._streams if config.kernel == "packed" else self._configs)[block] = config
+
+    def _tiles(self, tensor: Tensor, rows: int, columns: int) -> Any:
+        from triton.experimental.gluon.language import NVMMASharedLayout
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        layout = NVMMASharedLayout(2 * self._span, 16, 2)
+        return TensorDescriptor.from_tensor(tensor, [rows, columns], layout)
+
+    def _words_of(self, block_n: int) -> Any:
+        if block_n not in self._descs:
+            words = self._words.view(-1, self._span)
+            self._descs[block_n] = self._tiles(words, block_n, self._span)
+        return self._descs[block_n]
+
+    def _few(self, y: Tensor, x: Tensor) -> None:
+        from hotshoe_cuda.kernels import packed
+
+        rows = len(x)
+        block = next((size for size in TILES if rows <= size), 0)
+        if not block or (x.stride(0) * 2 | x.data_ptr()) % 16:
+            super()._few(y, x)
+            return
+        config = self._streams[block]
+        split = config.split_k
+        grid = (-(-self._n // config.block_n), split)
+        cells = split * rows * self._n if split > 1 else 0
+        partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
+        bias = self._scale if self._bias is None else self._bias
+        x_tiles = self._tiles(x, block, self._chunk)
+        packed.packed[grid](
+            y, x_tiles, self._words_of(config.block_n), *self._held()[1:], bias, partial,
+            self._counters, rows, self._n, self._k, -(-self._chunks // split),
+            GROUP=self._quant.group_size or groups.WHOLE_ROW, ZEROS=self._zeros,
+            BIAS=self._bias is not None, SPAN=self._span, BLOCK_M=block, BLOCK_N=config.block_n,
+            SPLIT_K=split, STAGES=config.stages, num_warps=config.warps, launch_pdl=True,
+        )  # fmt: skip
