@@ -14,6 +14,7 @@ from tests.e2e.test_speculation import GREEDY, SETTINGS, answers, check
 from hotshoe import LLM, GrammarSpec, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.plugins import PluginManager
+from hotshoe.runner.runner import Runner
 from hotshoe.speculation.drafting import Heads
 from hotshoe.speculation.proposer import Wanted
 from hotshoe_models.eagle import Eagle3Head, EagleHead
@@ -100,6 +101,7 @@ def test_drafts_are_those_of_plain_code(
     with made.open(False, **options) as llm:
         plain = llm.generate(prompts, GREEDY)
     with made.open(max_num_batched_tokens=12, **options) as llm:
+        guessed.clear()  # at the start
         found = llm.generate(prompts, GREEDY)
         stats = llm.stats()
         assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
@@ -132,6 +134,35 @@ def test_answers_are_those_without_drafts(
         check(answers(llm), expected)
         check(answers(llm), expected)  # now with a warm cache
         assert llm.stats().num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_chains_that_are_recorded_are_the_same(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Numbers of rows lie between those that are recorded, and above."""
+    made = pair(method)
+    record = Runner.record_graphs
+    seen: list[list[list[int]]] = []
+    propose = Heads.propose
+
+    def spy(self: Heads, wanted: Sequence[Wanted]) -> list[list[int]]:
+        seen.append([[*one.request.token_ids, *one.made] for one in wanted])
+        return propose(self, wanted)
+
+    def recording(runner: Runner) -> None:
+        record(runner)
+        runner._ahead.record(lambda function: function, (1, 3, 5))
+
+    monkeypatch.setattr(Heads, "propose", spy)
+    with made.open(enable_prefix_caching=False) as llm:
+        expected, plain = answers(llm), seen[:]
+    monkeypatch.setattr(Runner, "record_graphs", recording)
+    seen.clear()
+    with made.open(enable_prefix_caching=False) as llm:
+        check(answers(llm), expected)
+    assert seen == plain
+    assert {len(each) for each in seen} >= {1, 3, 4, 6}
 
 
 def test_medusa_heads_change_no_answer(pair: Callable[..., Pair]) -> None:

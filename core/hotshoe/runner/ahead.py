@@ -15,8 +15,10 @@ and no token. Nothing here waits for the device: it finds itself how many drafts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor
 from hotshoe.layers import ForwardBatch, ViewPlan
 from hotshoe.layers.context import Attend
 from hotshoe.models.base import DraftHead
+from hotshoe.runner.graphs import Recordings
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
 from hotshoe.sampling.rows import place
 from hotshoe.slots import CacheView, StepShape
@@ -32,6 +35,8 @@ from hotshoe.types import StepPlan, StepResult
 
 #: In the place of a draft for which a row has no block.
 NO_DRAFT = -1
+#: Chains of more rows are not recorded: drafts seldom pay there, and each recording takes a while.
+CHAINED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,26 @@ class Samples:
     positions: Indexes
 
 
+class Chain(NamedTuple):
+    """What a chain's next step reads, at fixed addresses; see `Ahead._begin_chain`."""
+
+    tokens: Tensor
+    passed: Tensor
+    positions: Tensor
+    limit: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, passed: Tensor, rows: int) -> Chain:
+        """Make room for so many rows; all are the last one, without room for a draft."""
+        count, device = rows, passed.device
+        nowhere = torch.zeros(count, dtype=torch.int64, device=device)
+        last = torch.full((count,), rows - 1, dtype=torch.int64, device=device)
+        tokens = torch.zeros(count, dtype=torch.int32, device=device)
+        room = passed.new_zeros(count, *passed.shape[1:])
+        return cls(tokens, room, nowhere, nowhere.clone(), last)
+
+
 class Ahead:
     """One head behind one runner.
 
@@ -103,6 +128,8 @@ class Ahead:
         self._columns = np.zeros((groups, rows), np.int32)
         self._null_slots = place(tables.null_slots, tables.tokens.device)
         self._num = 0
+        self._steps = Recordings(())
+        self._chain: Chain | None = None
         self._states: Tensor | None = None
         self._batch: ForwardBatch | None = None
 
@@ -136,27 +163,85 @@ class Ahead:
         wanted = last if len(samples.rows) else last.new_full((1,), len(ids) - 1)
         fills = not num or not len(samples.rows)
         batch = replace(self._batch, outputs_at=wanted, between=_unread if fills else None)
-        passed, found = self._head.forward(ids, self._states, batch)
-        self._states = self._batch = None
+        states, self._states, self._batch = self._states, None, None
+        try:
+            passed, found = self._head.forward(ids, states, batch)
+        except Written:
+            return None
         if fills:
             return None
         tokens = self._head.guess(found).to(torch.int32)
         if tokens.dim() == 2:
             return MadeDrafts(samples.rows.tolist(), tokens[:, :num].contiguous())
         made = [tokens]
-        device = last.device
-        rows = place(samples.rows.astype(np.int64), device)
-        held = self._columns[self._groups][:, samples.rows].min(0) * self._tables.block_size
-        limit = place(np.minimum(held, self._tables.max_model_len).astype(np.int64), device)
-        longest = int(inputs.seq_lens.max()) + num
-        for _ in range(1, num):
-            positions = positions + 1
-            has_room = positions < limit
-            batch = self._one_each(rows, positions, has_room, longest)
-            passed, found = self._head.forward(tokens, passed, batch)
-            tokens = self._head.guess(found).to(torch.int32)
-            made.append(tokens.where(has_room, NO_DRAFT))
+        if num > 1:
+            longest = int(inputs.seq_lens.max()) + num
+            step = self._begin_chain(samples.rows, tokens, passed, positions, longest)
+            made += [step()[: len(tokens)].clone() for _ in range(1, num)]
         return MadeDrafts(samples.rows.tolist(), torch.stack(made, 1))
+
+    def warm_up(self) -> None:
+        """Run the head once behind a step of which nobody samples."""
+        assert self._states is not None and self._batch is not None
+        states, batch, tokens = self._states, self._batch, self._tables.tokens
+        ids = tokens.new_zeros(len(states))
+        last = torch.full((1,), len(ids) - 1, device=tokens.device)
+        passed, found = self._head.forward(ids, states, replace(batch, outputs_at=last))
+        if self._head.guess(found).dim() == 1:
+            self._chain = Chain.of(passed, len(self._tables.blocks[0]))
+        self._states = self._batch = None
+
+    def record(
+        self, record: Callable[[Callable[[], Tensor]], Callable[[], Tensor]], sizes: Sequence[int]
+    ) -> None:
+        """Record the step of a chain for numbers of rows, if the head makes chains; warmed up.
+
+        Args:
+            record: See `GraphOp`.
+            sizes: Ascending.
+        """
+        if self._chain is not None:
+            sizes = [size for size in sizes if size <= CHAINED_ROWS]
+            self._steps = Recordings(sizes)
+            for size in reversed(sizes):
+                function = partial(self._one_more, self._chain, size, self._tables.max_model_len)
+                self._steps.keep(size, record(function))
+
+    def _begin_chain(
+        self, rows: Ints, tokens: Tensor, passed: Tensor, positions: Tensor, longest: int
+    ) -> Callable[[], Tensor]:
+        """Return what makes one more draft of each row, call by call.
+
+        Args:
+            rows: [r]
+            tokens, passed, positions: [r] the first drafts, what the head hands on behind them,
+                and the position before each.
+            longest: No position is beyond.
+        """
+        count, device = len(rows), tokens.device
+        held = self._columns[self._groups][:, rows].min(0) * self._tables.block_size
+        limit = place(np.minimum(held, self._tables.max_model_len).astype(np.int64), device)
+        chain = self._chain = self._chain or Chain.of(passed, len(self._tables.blocks[0]))
+        own = (tokens, passed, positions, limit, place(rows.astype(np.int64), device))
+        for held_there, given in zip(chain, own, strict=True):
+            held_there[:count].copy_(given)
+        size = self._steps.size_for(count)
+        if size is None:
+            return partial(self._one_more, chain, count, longest)
+        chain.limit[count:size].zero_()  # nobody's rows have no room
+        return partial(self._steps.replay, size)
+
+    def _one_more(self, chain: Chain, count: int, longest: int) -> Tensor:
+        """Make one more draft of each of so many rows, and return them."""
+        tokens, passed, positions, limit, rows = (tensor[:count] for tensor in chain)
+        positions.add_(1)
+        has_room = positions < limit
+        batch = self._one_each(rows, positions, has_room, longest)
+        handed_on, found = self._head.forward(tokens, passed, batch)
+        made = self._head.guess(found).to(torch.int32)
+        tokens.copy_(made)
+        passed.copy_(handed_on)
+        return made.where(has_room, NO_DRAFT)
 
     def _last(
         self, samples: Samples, verified: Tensor | None, sampled: Tensor
@@ -204,10 +289,13 @@ class Ahead:
         return ForwardBatch(own.to(torch.int32), shape, views)
 
 
+class Written(Exception):  # noqa: N818  (it is no error)
+    """Keys and values are written, and nobody wants more of a head."""
+
+
 def _unread(q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
-    """Take the place of attention where nobody wants its result: keys and values are written."""
-    size = q[0].numel() if width is None else width
-    return q.new_zeros(1, size).expand(len(q), size)
+    """Take the place of attention where nobody wants its result."""
+    raise Written
 
 
 def _samples(inputs: StepInputs) -> Samples:

@@ -85,7 +85,7 @@ class Forward:
         """
         every = every or not self._is_last or len(inputs.sample_at) == inputs.num_tokens
         own = slice(inputs.num_tokens)
-        shape, views = self._read(inputs, staged)
+        shape, views = self.read(inputs, staged)
         batch = ForwardBatch(
             positions=staged.positions[own],
             shape=shape,
@@ -104,11 +104,12 @@ class Forward:
         return hidden
 
     def decode(self, staged: StagedInputs) -> Tensor:
-        """Return what a stage makes of one token of each request, whatever lengths they have."""
+        """Return what a stage makes of one token of each request, whatever lengths they have:
+        logits in the last one, but hidden states where a head needs them."""
         shape = _shape(staged, 1, self._tables.max_model_len)
         batch = ForwardBatch(staged.positions, shape, self._views(shape, staged))
         hidden = self._model.forward(self._entering(staged), batch)
-        return self.logits(hidden) if self._is_last else hidden
+        return self.logits(hidden) if self._is_last and self.ahead is None else hidden
 
     def in_pieces(self, staged: StagedInputs, between: BetweenPieces) -> Tensor:
         """Return hidden states of every token, leaving attention to `between`."""
@@ -122,7 +123,7 @@ class Forward:
 
     def set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:
         """Say of which step the pieces are that run next."""
-        self._pieces.shape, self._pieces.views = self._read(inputs, staged)
+        self._pieces.shape, self._pieces.views = self.read(inputs, staged)
 
     def logits(self, hidden: Tensor, row: int | None = None) -> Tensor:
         """Return logits of hidden states; `row` says whose adapter has a part in them."""
@@ -142,7 +143,7 @@ class Forward:
             return self._peers.inbox[: len(staged.token_index)].clone()
         return self._model.embed(self._tables.tokens.index_select(0, staged.token_index))
 
-    def _read(
+    def read(
         self, inputs: StepInputs, staged: StagedInputs
     ) -> tuple[StepShape, Sequence[CacheView]]:
         """Describe a step to layers with a cache, without tokens of no request."""

@@ -45,23 +45,23 @@ class Recordings:
     """What replays a step, by padded size.
 
     Args:
-        sizes: Ascending; empty to record nothing.
+        sizes: Ascending; empty to record nothing. `recorded` are those that there are.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
         self._replays: dict[int, Callable[[], Tensor]] = {}
-        self._recorded: list[int] = []
+        self.recorded: list[int] = []
 
     def keep(self, size: int, replay: Callable[[], Tensor]) -> None:
         """Take the recording of one size, once."""
         self._replays[size] = replay
-        insort(self._recorded, size)
+        insort(self.recorded, size)
 
     def size_for(self, number: int) -> int | None:
         """Return the recorded size that a step is padded to; None when it must run as it is."""
-        at = bisect_left(self._recorded, number)
-        return self._recorded[at] if at < len(self._recorded) else None
+        at = bisect_left(self.recorded, number)
+        return self.recorded[at] if at < len(self.recorded) else None
 
     def replay(self, size: int) -> Tensor:
         """Repeat a recorded step over what its input tensors hold now."""

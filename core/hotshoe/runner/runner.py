@@ -144,7 +144,7 @@ class Runner:
             hidden = self._peers.inbox.new_zeros(inputs.num_tokens, self._peers.inbox.shape[1])
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._ahead is not None:
-            self._ahead(inputs, staged.token_index, None, staged.sampled_index)
+            self._ahead.warm_up()
         if self._is_last and GENERATE in self._model.tasks:
             logits = self._forward.logits(hidden[-max(self._limits.max_samples, MAX_POSITIONS) :])
             self._sampler.warm_up(logits[:1])
@@ -160,6 +160,8 @@ class Runner:
         for adapted in self._decodes:
             self._record_decodes(begin, adapted)
             self._record_mixed(begin, adapted)
+        if self._ahead is not None and self._limits.piece_sizes:
+            self._ahead.record(self._record, self._decodes[False].recorded)
 
     def _record_decodes(self, begin: float, adapted: bool) -> None:
         decodes = self._decodes[adapted]
@@ -291,7 +293,7 @@ class Runner:
 
     def _recorded(self, inputs: StepInputs, adapted: bool) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
-        slots, whole = self._padding_slots, inputs.decodes_only and self._ahead is None
+        slots, whole = self._padding_slots, inputs.decodes_only
         found = (self._decodes if whole else self._mixed)[adapted]
         size = found.size_for(len(inputs.positions))
         if size is None:
@@ -307,7 +309,11 @@ class Runner:
     def _replay_decodes(
         self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs
     ) -> Tensor:
-        return repeat()[: len(inputs.sample_rows)]
+        found = repeat()
+        if self._ahead is None:
+            return found[: len(inputs.sample_rows)]
+        self._ahead.keep(found, ForwardBatch(staged.positions, *self._forward.read(inputs, staged)))
+        return self._forward.logits(found[: len(inputs.sample_rows)])
 
     def _replay_pieces(
         self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs

@@ -351,8 +351,7 @@ class TorchWorker:
         pieces = self._graph is not None and self._graph.pieces
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
-        # A head reads hidden states.
-        decodes = 0 if self._graph is None or self._head is not None else self._graph.max_num_seqs
+        decodes = 0 if self._graph is None else self._graph.max_num_seqs
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,

@@ -109,6 +109,7 @@ class Drafting:
         self._clock = clock
         self._ended_s: float | None = None
         self._followed: dict[str, Followed] = {}
+        self._most = limit  # of those that requests may have now
 
     def add(self, request: Request) -> None:
         """Follow a request from its first generated token on."""
@@ -155,6 +156,7 @@ class Drafting:
             self._ended_s = None
         found = {output.request_id: self._followed.get(output.request_id) for output in outputs}
         wanted = [self._wanted(one, made) for one in found.values() if one is not None]
+        self._most = max((one.limit for one in wanted), default=self._most)
         for request, drafts in self._ask(wanted, vocab_size):
             if drafts and allowed is not None and request.params.grammar is not None:
                 request.propose(*allowed(request, drafts))
@@ -165,7 +167,7 @@ class Drafting:
     def num_ahead(self) -> int:
         """Most drafts of a row that a head shall make behind the next step."""
         idle = self._budget is not None and not self._budget.drafting
-        return 0 if idle else self._limit
+        return 0 if idle else self._most
 
     def _wanted(self, followed: Followed, made: Mapping[int, Sequence[int]]) -> Wanted:
         """Say how many drafts a sequence may have, perhaps none."""

@@ -58,12 +58,14 @@ VIEWS = frozenset((Tensor.as_strided, Tensor.flatten, Tensor.view, Tensor.__geti
 #: What is made again, and how: its result has its place already.
 AGAIN: Mapping[Any, Callable[..., object]] = {
     Tensor.clone: lambda out, x: out.copy_(x),
+    Tensor.contiguous: lambda out, x: out.copy_(x),
     Tensor.index_select: lambda out, *args: torch.index_select(*args, out=out),
     Tensor.add_: lambda out, x, y: x.add_(y),
     Tensor.div_: lambda out, x, y: x.div_(y),
     Tensor.mul_: lambda out, x, y: x.mul_(y),
     Tensor.sigmoid_: lambda out, x: x.sigmoid_(),
     torch.add: lambda out, *args: torch.add(*args, out=out),
+    torch.cat: lambda out, *args: torch.cat(*args, out=out),
     torch.tanh_: lambda out, x: x.tanh_(),
 }
 

@@ -7,6 +7,7 @@ import torch
 from tests.core.runner.test_runner import BLOCK, LENGTH, VOCAB, TableModel, make_runner, new
 
 from hotshoe.layers import ForwardBatch
+from hotshoe.runner.ahead import Written
 from hotshoe.runner.runner import Runner
 from hotshoe.types import StepPlan, StepResult
 
@@ -31,8 +32,10 @@ class CountingHead:
         self, ids: torch.Tensor, hidden: torch.Tensor, batch: ForwardBatch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.ids.append(ids.tolist())
-        self.hidden.append(hidden)
+        self.hidden.append(hidden.clone())
         self.batches.append(batch)
+        if batch.between is not None:
+            batch.between(hidden, lambda q, views: q, None)
         found = ids if batch.outputs_at is None else ids[batch.outputs_at]
         return hidden[:1].expand(len(found), -1) + 1, found[:, None].float()
 
@@ -83,12 +86,10 @@ def test_without_a_wish_for_drafts_it_fills_its_cache_alone(
 ) -> None:
     result = run(runner, 0, StepPlan(0, [new(1, [3, 4])], [1], [2]))
     assert (result.ahead, len(head.ids)) == ({}, 1)
-    unread = head.batches[0].between
-    assert unread is not None, "nobody wants what attention reads"
-    q = torch.rand(3, 2, 4)
-    assert [unread(q, lambda q, views: q, width).tolist() for width in (None, 5)] == [
-        torch.zeros(3, width).tolist() for width in (8, 5)
-    ]
+    between = head.batches[0].between
+    assert between is not None, "nobody wants what attention reads"
+    with pytest.raises(Written):
+        between(torch.rand(3, 2, 4), lambda q, views: q, None)
     result = run(runner, 3, StepPlan(1, [new(1, [3, 4, 5, 6])], [1], [2]))
     assert (result.rows, result.ahead, len(head.ids)) == ([], {}, 2)
 
