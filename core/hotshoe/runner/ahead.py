@@ -187,7 +187,7 @@ class Ahead:
         ids = tokens.new_zeros(len(states))
         last = torch.full((1,), len(ids) - 1, device=tokens.device)
         passed, found = self._head.forward(ids, states, replace(batch, outputs_at=last))
-        if self._head.guess(found).dim() == 1:
+        if self._head.guess(found).dim() == 1 and self._chain is None:  # recordings read it
             self._chain = Chain.of(passed, len(self._tables.blocks[0]))
         self._states = self._batch = None
 

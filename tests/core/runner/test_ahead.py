@@ -109,6 +109,22 @@ def test_a_chain_goes_on_one_position_at_a_time(
     assert torch.equal(head.hidden[2], head.hidden[1][:1].expand(2, -1) + 1)
 
 
+def test_recordings_keep_what_they_read(
+    model: TableModel, runner: Runner, head: CountingHead
+) -> None:
+    """Behind a further warm-up, too; rows that are no requests have no room."""
+    runner.warm_up([2])
+    ahead = runner._ahead
+    assert ahead is not None
+    ahead.record(lambda function: function, (3,))
+    runner.warm_up([2])
+    head.hidden.clear()
+    result = run(runner, 3, StepPlan(0, [new(1, [3, 4]), new(2, [8])], [1, 2], [2, 1]))
+    tokens = [int(model.table[4].argmax()), int(model.table[8].argmax())]
+    assert result.ahead == {row: counted(t, 3) for row, t in zip((1, 2), tokens, strict=True)}
+    assert [len(hidden) for hidden in head.hidden] == [3, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("drafts", "accepted"), [([0, 0], 0), ([1, 0], 1), ([1, 1], 2)], ids=["none", "one", "both"]
 )

@@ -9,15 +9,18 @@ import gc
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.e2e import eagle
 from tests.platforms.cuda.perplexity import perplexity
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.runner.graphs import Recordings
+from hotshoe.speculation.proposer import Wanted
 
 #: Of the CPU platform, by `python -m tests.platforms.cuda.perplexity cpu`.
 CPU_PERPLEXITY = {"bfloat16": 10.78987, "float32": 10.79029}
@@ -148,6 +151,43 @@ def test_no_step_waits_for_the_device(make: MakeLLM, enforce_eager: bool) -> Non
     finally:
         let_waiting("default")
     assert all(r.outputs[0].error is None for r in results)
+
+
+def test_recorded_chains_are_those_that_are_called(make: MakeLLM, tmp_path: Path) -> None:
+    """Also behind a warm-up that follows the recordings."""
+    weights = eagle.model_weights("llama", 3)
+    model = eagle.write_model(tmp_path / "model", "llama", weights)
+    values = eagle.HEAD_CONFIGS["eagle3"]
+    head = eagle.write(tmp_path / "head", eagle.head_weights("eagle3", weights, 4), **values)
+    drafts = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
+    sizes = {"max_model_len": 256, "max_num_seqs": 8, "dtype": "float32"}
+    llm = make(model=str(model), skip_tokenizer_init=True, speculative_config=drafts, **sizes)
+    core = llm.engine.core
+    drafting, ahead = core._drafting, core.workers.main.execute.runner._ahead
+    made: list[list[int]] = []
+
+    class Collecting:
+        """Keeps drafts to itself, so that all steps are the same."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(drafter, name)
+
+        def propose(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+            made.extend(drafter.propose(wanted))
+            return [[] for _ in wanted]
+
+    drafter, drafting._drafter = drafting._drafter, Collecting()
+    found = []
+    prompts = [TokensPrompt([n, 3, 7 * n]) for n in range(1, 6)]
+    for steps in (ahead._steps, Recordings(())):
+        assert steps.recorded or found
+        ahead._steps = steps
+        made.clear()
+        llm.generate(prompts, GREEDY)
+        found.append(made[:])
+    same = sum(a == b for a, b in zip(*found, strict=True))
+    assert same >= 0.95 * len(found[0]) > 50  # nearly equal logits may change places
+    assert {len(drafts) for drafts in found[0]} == {3}
 
 
 @pytest.mark.parametrize("dtype", CPU_PERPLEXITY)
