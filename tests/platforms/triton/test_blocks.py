@@ -90,8 +90,9 @@ def check(
     return actual
 
 
-@pytest.mark.parametrize("count", [1, 17, 66])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "count"), [(d, n) for d in TOLERANCE for n in (1, 17)] + [("bfloat16", 66)]
+)
 def test_types(facts: DeviceFacts, dtype: str, count: int, rng: torch.Generator) -> None:
     spec = replace(SPEC, dtype=dtype, bias=dtype == "bfloat16")
     operation = check(spec, stored(spec, rng), count, facts, rng)

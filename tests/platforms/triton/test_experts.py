@@ -74,7 +74,7 @@ def load_quantized(ops: list, spec: MoeSpec, rng: torch.Generator, only: int | N
                 getattr(op, f"load_{side}")(expert, tensors)
 
 
-PACKED = Plan(Tile(16, 32, 0, 4, 2), Tile(16, 32, 0, 4, 2))
+PACKED = Plan(Tile(16, 64, 0, 4, 2), Tile(16, 64, 0, 4, 2))
 
 
 @pytest.mark.parametrize("name", QUANTS)
