@@ -35,6 +35,7 @@ from hotshoe.platform import (
     MemoryBudget,
     Platform,
     Proof,
+    Rehearsing,
     Target,
 )
 from hotshoe.plugins import PluginManager, hookspecs
@@ -462,7 +463,7 @@ def slots_page() -> str:
 def platform_page() -> str:
     """The contract of a platform, and the values in it."""
     lines = ["# Platform", NOTE, "", *PLATFORM_HEAD]
-    lines += _described(Platform)
+    lines += _described(Platform) + _described(Rehearsing)
     for item in (DeviceFacts, Available, Absent, Broken, Change, MemoryBudget, Target, Proof):
         lines += _described(item, members=())
     return "\n".join(lines) + "\n"

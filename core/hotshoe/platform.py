@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hotshoe.errors import ConfigError
 
@@ -240,6 +241,21 @@ class Platform(ABC):
     def create_worker(self, config: EngineConfig) -> Worker | None:
         """Replace the core's worker entirely, for devices without PyTorch. None: use core's."""
         return None
+
+
+@runtime_checkable
+class Rehearsing(Protocol):
+    """A platform whose kernels are compiled when they are first called, one after the other, unless
+    it learns of many at once. No `Platform` has to be one."""
+
+    def rehearsal(self) -> AbstractContextManager[None]:
+        """Open a time in which steps run for what they call alone.
+
+        A kernel that is not compiled yet may compute nothing, and leave zeros. At the end of the
+        time all kernels that were called have been compiled. One that cannot be compiled fails
+        when it is called next. Only for a platform that was activated, in the calling thread.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ from hotshoe.loader import load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder
-from hotshoe.platform import MemoryBudget, Platform
+from hotshoe.platform import MemoryBudget, Platform, Rehearsing
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.balance import balance_of
@@ -47,10 +48,12 @@ from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_furth
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
+from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_steps, rehearse
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep, Steps, too_early
 from hotshoe.runner.states import described, state_options
 from hotshoe.slots import (
+    GraphOp,
     GraphSpec,
     Rendezvous,
     SampleSpec,
@@ -70,10 +73,6 @@ if TYPE_CHECKING:
 #: The engine starts a step before it has read the last one's result; a pipeline may have more.
 STEPS_IN_FLIGHT = 2
 DIGEST_LENGTH = 16
-#: Mixed steps that run once at start-up: numbers of requests, all but one of which decode, and the
-#: tokens of that one.
-MIXED_REQS = (1, 2, 80, 256)
-MIXED_PROMPT = 100
 #: Of an entry in the table of all requests' tokens.
 TOKEN_BYTES = 4
 GIB = 2**30
@@ -164,6 +163,12 @@ class TorchWorker:
             gc.collect()
         self._context, self._model = ctx, model
         self._peers.wait(ctx.device)  # others may still be taking memory
+        # Kernels of several ranks wait for one another, which some that do nothing would not do.
+        if isinstance(self._platform, Rehearsing) and self._rendezvous is None:
+            with self._phase("compile kernels"), self._platform.rehearsal():
+                rehearse(self._probing_runner(Unrecorded()), self._config)
+            self._free_cache()
+            self._platform.release_memory()
         if self._platform.measures_memory:
             with self._phase("measure memory"):
                 self._measure()
@@ -293,13 +298,13 @@ class TorchWorker:
 
     def _measure(self) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""
-        assert self._context is not None
-        runner = self._make_runner([0] * len(self.layout(self._context).pools))
-        config = self._config
-        full, rest = divmod(config.max_num_batched_tokens, config.max_model_len)
-        lengths = [config.max_model_len] * full + [rest] * (rest > 0)
-        runner.warm_up(lengths[: config.max_num_seqs])
+        self._probing_runner().warm_up(largest_step(self._config))
         self._free_cache()
+
+    def _probing_runner(self, graph: GraphOp | None = None) -> Runner:
+        """Return a runner over a cache of one block."""
+        assert self._context is not None
+        return self._make_runner([0] * len(self.layout(self._context).pools), graph)
 
     @property
     def _max_steps(self) -> int:
@@ -324,27 +329,19 @@ class TorchWorker:
         with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
         with self._phase("check candidates"), self._checks.over(runner):
-            runner.warm_up([2])  # a prompt of two tokens, which every configuration admits
+            runner.warm_up(SMALLEST)
         with self._phase("record graphs"):
             runner.record_graphs()
         if self._platform.asynchronous:
-            with self._phase("warm up"):
-                self._warm_up(runner)
+            with self._phase("warm up"):  # so that no request waits for a kernel
+                for lengths in mixed_steps(self._config):
+                    runner.warm_up(lengths)
         balance = balance_of(self._config, self._context, self._mesh.ep)
         checks = self._checks if self._config.check_candidates else None
         self.execute = Steps(runner, self._guard, balance, checks)
 
-    def _warm_up(self, runner: Runner) -> None:
-        """Run mixed steps of several sizes, so that their kernels are compiled before requests."""
-        config = self._config
-        prompt = min(MIXED_PROMPT, config.max_model_len)
-        for num_reqs in MIXED_REQS:
-            fits = num_reqs + prompt <= config.max_num_batched_tokens
-            if fits and num_reqs <= config.max_num_seqs:
-                runner.warm_up([1] * (num_reqs - 1) + [prompt])
-
-    def _make_runner(self, num_blocks: Sequence[int]) -> Runner:
-        """Allocate caches and a runner over them."""
+    def _make_runner(self, num_blocks: Sequence[int], graph: GraphOp | None = None) -> Runner:
+        """Allocate caches and a runner over them, which records with `graph` or what was chosen."""
         assert self._context is not None and self._model is not None and self._ops is not None
         config = self._config
         budget = config.max_num_batched_tokens
@@ -371,7 +368,7 @@ class TorchWorker:
         self._peers.make_inbox(recorded, like)
         runner = Runner(
             self._model,
-            self._ops,
+            self._ops if graph is None else replace(self._ops, graph=graph),
             self._context.device,
             limits,
             assign_views(layers, layout),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -148,6 +149,12 @@ class GpuPlatform(Platform, Generic[G]):
         memory.start(module)
         kept = keep_compiled(self._options.kernel_cache)
         return {**self.taken(gpu, module.get_device_properties(index)), "kernel cache": kept}
+
+    def rehearsal(self) -> AbstractContextManager[None]:
+        """See `hotshoe.platform.Rehearsing`."""
+        from hotshoe_triton.rehearsal import rehearsal
+
+        return rehearsal(self._options.device)
 
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
         """Leave what the largest step needed beside the weights."""

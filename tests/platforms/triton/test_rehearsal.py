@@ -1,0 +1,149 @@
+"""Kernels that a rehearsal meets are compiled beside it; nothing is launched, and zeros are left.
+
+Triton compiles for a device that is not here, in a process of its own: this one interprets.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import triton.language as tl
+from triton import knobs
+from triton.runtime.jit import JITFunction
+
+from hotshoe_triton.rehearsal import rehearsal, settle
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def fill(x, n, VALUE: tl.constexpr, SIZE: tl.constexpr):
+    tl.store(x + tl.arange(0, SIZE), VALUE, mask=tl.arange(0, SIZE) < n)
+
+@triton.jit
+def impossible(x):
+    tl.static_assert(False, "never")
+"""
+SCRIPT = """
+import threading
+import torch, triton
+from triton import knobs
+from triton.compiler.errors import CompilationError
+from hotshoe_triton.device import ARCHS
+from hotshoe_triton.matrix import Driver
+from hotshoe_triton.rehearsal import rehearsal
+import foreign
+from hotshoe_kernels import fill, impossible
+
+devices, compiled, elsewhere, launchers, launches = [], [], [], [], []
+
+
+class Device(Driver):
+    class utils:
+        get_device_properties = staticmethod(lambda device: {"max_shared_mem": 1 << 17})
+        load_binary = staticmethod(lambda *rest: ("module", "function", 8, 0, 1024))
+
+    def launcher_cls(self, src, metadata):
+        launchers.append(threading.current_thread().name)
+        return lambda *rest: launches.append(src.name)
+
+
+torch.accelerator.set_device_index = lambda index: devices.append(index)
+knobs.compilation.listener = lambda *, src, **rest: compiled.append(src.name)
+triton.runtime.driver.set_active(Device(ARCHS["sm_90"]))
+
+
+def kept():
+    return list(fill.device_caches[0][0].values())
+
+
+empty = torch.empty
+with rehearsal(3):
+    for _ in range(3):
+        x = torch.empty(64)
+        fill[(1,)](x, 64, VALUE=1.0, SIZE=64)
+        assert not x.any(), "nothing wrote to it, and it held nothing"
+        fill[(1,)](x, 64, VALUE=2.0, SIZE=64)
+        impossible[(1,)](x)
+    coming = kept()[0]
+    other = threading.Thread(target=lambda: elsewhere.append(coming.result().metadata.name))
+    other.start()
+    assert not compiled, "the rehearsal is not over"
+    foreign.fill[(1,)](torch.empty(64), 64, VALUE=3.0, SIZE=64)
+    assert launches == ["fill"], "somebody may wait for what it writes"
+    compiled, launches, launchers = [], [], []
+other.join()
+assert sorted(compiled) == ["fill", "fill"], compiled
+assert set(devices) == {3}, devices
+assert elsewhere == ["fill"]
+assert len(kept()) == 2
+assert not any(hasattr(kernel, "result") for kernel in kept())
+assert knobs.runtime.jit_cache_hook is None
+assert torch.empty is empty
+assert len(launchers) == 2
+assert all(name.startswith("hotshoe-compile") for name in launchers)
+assert not launches
+fill[(1,)](x, 64, VALUE=2.0, SIZE=64)
+assert launches == ["fill"]
+assert len(launchers) == len(compiled) == 2, "nothing is left to do"
+try:
+    impossible.warmup(torch.zeros(1), grid=(1,))
+except CompilationError:
+    print("done")
+"""
+
+
+def test_kernels_are_compiled_beside_it(tmp_path: Path) -> None:
+    for module in ("hotshoe_kernels", "foreign"):
+        (tmp_path / f"{module}.py").write_text(KERNELS)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRITON")}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+
+
+HALF = tl.constexpr(0.5)
+
+
+def halved(x):
+    return x * HALF
+
+
+def fill(x, VALUE: tl.constexpr):
+    tl.store(x, halved(VALUE))
+
+
+def halve(x):
+    tl.store(x, halved(tl.load(x)))
+
+
+@pytest.mark.parametrize("order", [("fill", "halve"), ("halve", "fill")])
+def test_a_kernels_key_does_not_depend_on_kernels_before(
+    order: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, a kernel would get another key than behind one that calls the same function."""
+    monkeypatch.setitem(globals(), "halved", JITFunction(halved))
+    kernels = {"fill": JITFunction(fill), "halve": JITFunction(halve)}
+    for name in order:
+        settle(kernels[name])
+    monkeypatch.setitem(globals(), "halved", JITFunction(halved.fn))
+    settle(alone := JITFunction({"fill": fill, "halve": halve}[order[1]]))
+    assert kernels[order[1]].cache_key == alone.cache_key
+
+
+def test_nothing_is_rehearsed_where_somebody_else_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs.runtime, "interpret", False)
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", print)
+    with rehearsal(0):
+        assert knobs.runtime.jit_cache_hook is print
