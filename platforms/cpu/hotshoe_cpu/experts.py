@@ -1,12 +1,10 @@
 """Candidate `by_expert` of slot `moe`: quantized experts, one native product after the other.
 
 Tokens are sorted by expert as core's reference does it. Each expert's matrices are those of
-candidates `groups` and `widened` of slot `linear`. 4-bit floats are integers of eight bits there.
+candidates `groups` and `widened` of slot `linear`.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, MoeSpec, Verdict, accept, refuse
@@ -36,24 +34,16 @@ def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
     return accept(SCORE, f"one product after the other, {', '.join(reasons)}")
 
 
-def _as_integers(side: LinearSpec) -> LinearSpec:
-    """Return the specification of the same numbers: fp4_e2m1 is given as integers."""
-    if side.weight is None or side.weight.format != "fp4_e2m1":
-        return side
-    return replace(side, weight=replace(side.weight, format="int8"))
-
-
 def _product(
-    side: LinearSpec, facts: DeviceFacts
+    spec: LinearSpec, facts: DeviceFacts
 ) -> tuple[type[groups.Linear | widened.Linear], Verdict]:
     """Return who multiplies a matrix, and their verdict."""
-    spec = _as_integers(side)
     verdicts = [(module.Linear, module.supports(spec, facts)) for module in PRODUCTS]
     return next((found for found in verdicts if found[1].accepted), verdicts[-1])
 
 
 def _linear(spec: LinearSpec, facts: DeviceFacts) -> groups.Linear | widened.Linear:
-    return _product(spec, facts)[0](_as_integers(spec), facts)
+    return _product(spec, facts)[0](spec, facts)
 
 
 class Moe(reference.Moe):

@@ -16,7 +16,8 @@ from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu.linear import CODES
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
-BITS = {"int4": 4, "int8": 8}
+#: 4-bit floats are given as integers of eight bits, and stay such.
+BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 8}
 #: Types of x, in which many rows meet plain weights.
 TYPES = ("float32", "bfloat16")
 #: What is added to symmetric values so that none is negative.

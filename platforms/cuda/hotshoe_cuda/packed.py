@@ -1,4 +1,4 @@
-"""Candidate `packed` of slot `linear`: integers of four bits with few rows of x, on sm_90.
+"""Candidate `packed` of slot `linear`: numbers of four bits with few rows of x, on sm_90.
 
 Weights lie as `hotshoe_triton.groups` packs them. More rows, and an x that the copy engine cannot
 read, go through its kernels.
@@ -36,7 +36,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     refusals = {
         missing: bool(missing),
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
-        f"weights {spec.weight} do not have four bits": spec.weight.format != "int4",
+        f"weights {spec.weight} do not have four bits": groups.BITS[spec.weight.format] != 4,
     }
     return accept_unless(refusals, SCORE + 1, "the copy engine brings weights of few rows")
 

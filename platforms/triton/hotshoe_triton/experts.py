@@ -15,13 +15,12 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference import linear as reference
+from hotshoe_triton.groups import float_codes
 
 #: Bits of a number, and what its scale makes up for in the kernels.
 FORMATS = {"fp4_e2m1": (4, 2.0**15), "int4": (4, 1.0), "int8": (8, 1.0), "fp8_e4m3": (8, 2.0**8)}
 #: Columns of a tile that has one scale a row, the widest first.
 SPANS = {4: (32,), 8: (64, 32, 16)}
-#: Twice the value of each 4-bit float, which is stored under its place.
-DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
 
 
 def refusals(side: str, spec: LinearSpec) -> dict[str, bool]:
@@ -154,7 +153,5 @@ def _codes(values: Tensor, format: str, shift: Tensor) -> Tensor:
     if format == "fp8_e4m3":
         return values.contiguous().view(torch.uint8)
     if format == "fp4_e2m1":
-        doubled = torch.tensor(DOUBLED, device=values.device)
-        magnitude = torch.searchsorted(doubled, values.abs().long()).to(torch.uint8)
-        return magnitude | (values < 0).to(torch.uint8) << 3
+        return float_codes(values)
     return (values.to(torch.int16) + shift).to(torch.uint8)

@@ -1,7 +1,7 @@
-"""Candidate `groups` of slot `linear`: weights of four or eight bits with scales by group or row.
+"""Candidate `groups` of slot `linear`: numbers of four or eight bits with scales by group or row.
 
-Whoever packed them, they come as integers with their scales, and are packed once more, for the
-kernels. x stays as it is. Few rows meet integers that become numbers in registers; for many, the
+Integers and 4-bit floats come with their scales, whoever packed them, and are packed once more, for
+the kernels. x stays as it is. Few rows meet words that become numbers in registers; for many, the
 weight becomes plain numbers in memory for as long as the library multiplies by it.
 """
 
@@ -18,7 +18,9 @@ from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.device import DTYPES, arch_of, chaining, judge, pairs_bits
 from hotshoe_triton.tuning import LinearConfig, split_of
 
-BITS = {"int4": 4, "int8": 8}
+BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 4}
+#: Sizes of 4-bit floats, doubled, in the order of their bits.
+DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
 #: Columns of the narrowest group, of which a span is one or two.
 NARROWEST = 32
 #: The largest zero point that the lowest bits of a scale hold.
@@ -41,12 +43,13 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     by_group = weight.granularity == "group"
     whole = size % NARROWEST == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
     refusals = {
-        f"{what} are not int4 or int8 with scales by group or row": not bits
+        f"{what} are not int4 or int8 or 4-bit floats with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
         or bool(weight.packing)
         or weight.dynamic,
         "x is not quantized here": spec.activation is not None,
         "zero points are not made of plain weights": weight.online and not weight.symmetric,
+        "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
         f"groups of {size} do not divide {spec.in_features} inputs, or are neither a multiple of "
         f"{chunk} columns nor {NARROWEST} or another part of them": by_group
         and not (whole and spec.in_features % size == 0),
@@ -74,7 +77,8 @@ class Linear:
         self._words = torch.empty(0, dtype=torch.int16)
         self._scale = torch.empty(0)
         self._zero: Tensor | None = None
-        self._zeros = "half"
+        self._floats = spec.weight.format == "fp4_e2m1"
+        self._zeros = "none" if self._floats else "half"
         self._order: Tensor | None = None
         self._bias: Tensor | None = None
         self._counters = torch.empty(0)
@@ -92,6 +96,8 @@ class Linear:
         half = torch.full((), 1 << (self._bits - 1), dtype=torch.int32, device=device)
         # Writers differ in whether values begin at 0; only their distance from zero counts.
         shifts = [half if quant.symmetric else torch.where(p.amin() < 0, half, 0) for p in parts]
+        if self._floats:
+            parts, shifts = [float_codes(part) for part in parts], [half * 0] * len(parts)
         words = torch.cat([self._packed(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
         scale = self._by_group(parts, scales).float()
         if not quant.symmetric:
@@ -220,6 +226,12 @@ class Linear:
 
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.state().values())
+
+
+def float_codes(values: Tensor) -> Tensor:
+    """Return the four bits of floats that come doubled, as uint8."""
+    sizes = torch.searchsorted(torch.tensor(DOUBLED, device=values.device), values.abs().long())
+    return sizes.to(torch.uint8) | (values < 0).to(torch.uint8) << 3
 
 
 def chunk_of(bits: int, group: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, check_group, finite
+from hotshoe_quantization.stored import Axis, Pieces, Shape, check_group, finite
 from hotshoe_quantization.unpack import from_fp4, unpack
 
 BYTES = frozenset({torch.uint8})
@@ -43,9 +43,9 @@ class Fp4:
     divides: bool = False
 
     def storage(self, layer: str, shape: Shape) -> Storage:
-        """Return integers of eight bits by group; of experts with exponents, 4-bit floats."""
+        """Return integers of eight bits by group; with exponents, 4-bit floats."""
         check_group(layer, shape[1], self.size)
-        if EXPERTS in layer and not self.whole:
+        if not self.whole:
             return Storage(QuantSpec("fp4_e2m1", "group", self.size))
         return Storage(QuantSpec("int8", "group", self.size))
 

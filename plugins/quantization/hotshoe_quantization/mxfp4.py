@@ -68,7 +68,7 @@ class Online(OnlineFormat):
     """
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
-        """Return 4-bit floats of experts, and integers of eight bits that are twice as large.
+        """Return 4-bit floats by group.
 
         Raises:
             ConfigError: Groups do not divide the inputs.

@@ -55,21 +55,26 @@ class StandIn:
             assert num_rows == len(x) <= constants["BLOCK_M"]
             assert split == 1 or partial.numel() == split * num_rows * n
             places = [words.int() >> 4 * place & 15 for place in range(4)]
-            values = torch.cat(places, 2).transpose(0, 1).reshape(n, -1)[:, :k].double()
+            values = torch.cat(places, 2).transpose(0, 1).reshape(n, -1)[:, :k]
+            if constants["ZEROS"] == "none":
+                sizes = torch.tensor(groups.DOUBLED)
+                values, zero = torch.cat([sizes, -sizes])[values], torch.zeros_like(scale)
             if constants["ZEROS"] == "inside":
                 bits = scale.view(torch.int32)
                 zero, scale = (bits & 31).double(), (bits & -32).view(torch.float32)
             elif constants["ZEROS"] == "half":
                 zero = torch.full_like(scale, 8)
             at = torch.arange(k) // min(constants["GROUP"], k)
-            sums = x.double() @ ((values - zero.T[:, at]) * scale.T[:, at].double()).T
+            sums = x.double() @ ((values.double() - zero.T[:, at]) * scale.T[:, at].double()).T
             y.copy_(sums + bias if constants["BIAS"] else sums)
             self.launched.append(grid)
 
         return launch
 
 
-@pytest.mark.parametrize("name", ["group", "zero points", "fractions", "channel", "order"])
+@pytest.mark.parametrize(
+    "name", ["group", "zero points", "fractions", "channel", "order", "floats"]
+)
 def test_launches(monkeypatch: pytest.MonkeyPatch, name: str, rng: torch.Generator) -> None:
     stand_in = StandIn()
     monkeypatch.setattr(kernels, "packed", stand_in)
@@ -139,9 +144,11 @@ def hopper(gpu: str) -> DeviceFacts:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("size", [None, 32, 64, 128, 512])
-@pytest.mark.parametrize("zeros", ["half", "inside", "apart"])
+@pytest.mark.parametrize("zeros", ["half", "inside", "apart", "none"])
 def test_products(hopper, rng, dtype: str, size: int | None, zeros: str) -> None:
-    form = QuantSpec("int4", "group" if size else "channel", size, symmetric=zeros == "half")
+    stored_as = "fp4_e2m1" if zeros == "none" else "int4"
+    even = zeros in ("half", "none")
+    form = QuantSpec(stored_as, "group" if size else "channel", size, symmetric=even)
     for n, k in ((1000, 1536), (37, 512), (200, 2048)):
         spec = LinearSpec(k, n, dtype, weight=form, bias=n == 200)
         operation, expected = packed.Linear(spec, hopper), PlainLinear(spec, hopper)

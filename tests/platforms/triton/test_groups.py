@@ -26,6 +26,7 @@ FORMS = {
     "int8 with zero points": QuantSpec("int8", "group", 32, symmetric=False),
     "int8 by channel": QuantSpec("int8", "channel"),
     "order": replace(GROUPED, permuted=True),
+    "floats": QuantSpec("fp4_e2m1", "group", 32),
 }
 
 
@@ -39,6 +40,10 @@ def stored(
     columns = spec.in_features // (quant.group_size or spec.in_features)
 
     def integers(*shape: int) -> torch.Tensor:
+        if quant.format == "fp4_e2m1":
+            sizes = torch.tensor(groups.DOUBLED, device=rng.device)
+            signed = torch.cat([sizes, -sizes])
+            return signed[torch.randint(0, 16, shape, generator=rng, device=rng.device)]
         return torch.randint(low, low + 2 * half, shape, generator=rng, device=rng.device)
 
     def randoms(*shape: int) -> torch.Tensor:
@@ -152,7 +157,7 @@ def test_half_precision_in_and_float32_out(facts: DeviceFacts, rng: torch.Genera
 def test_plain_weights_are_quantized_while_they_load(
     facts: DeviceFacts, rng: torch.Generator
 ) -> None:
-    for stored_as, bits in groups.BITS.items():
+    for stored_as, bits in (("int4", 4), ("int8", 8)):
         spec = replace(SPEC, weight=QuantSpec(stored_as, "channel", online=True))
         made = torch.randn(40, 288, generator=rng, device=rng.device)
         operation = check(spec, {"weight": [made[:24], made[24:]]}, 3, facts, rng)
@@ -192,6 +197,7 @@ def test_empty_batches_and_nothing_held(facts: DeviceFacts, rng: torch.Generator
         ({"weight": replace(GROUPED, group_size=96)}, "sm_90", "groups of 96"),
         ({"weight": replace(GROUPED, group_size=64)}, "sm_90", "groups of 64 do not divide 288"),
         ({"weight": replace(FORMS["zero points"], online=True)}, "sm_90", "zero points"),
+        ({"weight": QuantSpec("fp4_e2m1", "group", 32, online=True)}, "sm_90", "not made here"),
         ({"out_dtype": "int8"}, "sm_90", "results of type int8"),
         ({}, "sm_70", "architecture sm_70"),
     ],

@@ -1,4 +1,4 @@
-"""Products of few rows with packed integers of four bits, for sm_90 alone.
+"""Products of few rows with packed numbers of four bits, for sm_90 alone.
 
 As `streamed`, the copy engine fills a ring with tiles of the weight before the kernel in front has
 ended. Words become numbers in registers, which warpgroups multiply by x in shared memory. How
@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from hotshoe_cuda.kernels.streamed import barrier, last_to_arrive, store_rows, wait
 from hotshoe_triton.kernels.groups import pairs_at
 
-#: Integers in a word.
+#: Numbers in a word.
 PLACES = gl.constexpr(4)
 
 
@@ -66,7 +66,11 @@ def numbers(
 ):
     """Return numbers `place` of words, less their zero points, and their scales."""
     BASE: gl.constexpr = 128.0 if gl.bfloat16 == DTYPE else 1024.0
-    LEFT: gl.constexpr = gl.SliceLayout(1, word_NK.type.layout)
+    ROWS: gl.constexpr = gl.SliceLayout(1, word_NK.type.layout)
+    how: gl.constexpr = pairs_at(DTYPE, place * 4, ZEROS)
+    if ZEROS == "none":
+        bits_NK = gl.inline_asm_elementwise(how, "=r,r", [word_NK], gl.int16, is_pure=True, pack=2)
+        return bits_NK.to(DTYPE, bitcast=True), scale_N
     if ZEROS == "inside":
         bits_N = scale_N.to(gl.int32, bitcast=True)
         whole_N = (bits_N & 31).to(gl.float32)
@@ -75,18 +79,16 @@ def numbers(
         whole_N = gl.minimum(gl.maximum(zero_N, 0.0), 15.0).to(gl.int32).to(gl.float32)
     else:
         whole_N = scale_N * 0.0 + 8.0
-    minus_N = gl.convert_layout((-BASE - whole_N).to(DTYPE), LEFT)
+    minus_NK = gl.convert_layout((-BASE - whole_N).to(DTYPE), ROWS)[:, None]
     if ZEROS == "apart":
-        rest_N = gl.convert_layout((whole_N - zero_N).to(DTYPE), LEFT)
+        rest_NK = gl.convert_layout((whole_N - zero_N).to(DTYPE), ROWS)[:, None]
+        operands = [word_NK, minus_NK, rest_NK]
         bits_NK = gl.inline_asm_elementwise(
-            pairs_at(DTYPE, place * 4, True), "=r,r,r,r",
-            [word_NK, minus_N[:, None], rest_N[:, None]], gl.int16, is_pure=True, pack=2,
-        )  # fmt: skip
+            how, "=r,r,r,r", operands, gl.int16, is_pure=True, pack=2
+        )
     else:
-        bits_NK = gl.inline_asm_elementwise(
-            pairs_at(DTYPE, place * 4, False), "=r,r,r", [word_NK, minus_N[:, None]],
-            gl.int16, is_pure=True, pack=2,
-        )  # fmt: skip
+        operands = [word_NK, minus_NK]
+        bits_NK = gl.inline_asm_elementwise(how, "=r,r,r", operands, gl.int16, is_pure=True, pack=2)
     return bits_NK.to(DTYPE, bitcast=True), scale_N
 
 

@@ -13,61 +13,89 @@ import triton.language as tl
 from hotshoe_triton.kernels.chain import ask_for, wait
 from hotshoe_triton.kernels.linear import last_to_arrive, store_rows, sum_of_planes
 
-#: Integers of four bits of two words side by side become two numbers of 16 bits: their bits go
-#: into the mantissas of 128 or 1024, and that power leaves with the zero point.
-BFLOATS = tl.constexpr(
-    "{ .reg .b32 pair, one; shr.u32 pair, $1, AT; mov.b32 one, 0x3f803f80; "
-    "lop3.b32 pair, pair, 0x000f000f, 0x43004300, 0xea; fma.rn.bf16x2 pair, pair, one, $2; "
+#: Four bits of two words side by side become two numbers of 16 bits. Integers go into the mantissas
+#: of 128 or 1024, and that power leaves with the zero point; 4-bit floats keep sign, exponent and
+#: mantissa, and a power makes up for the exponent's range.
+LOWEST = "{ .reg .b32 pair, sign, by; shr.u32 pair, $1, AT; "
+INTEGERS = LOWEST + (
+    "mov.b32 by, ONE; lop3.b32 pair, pair, 0x000f000f, BASE, 0xea; fma.rn.KIND pair, pair, by, $2; "
 )
-HALVES = tl.constexpr(
-    "{ .reg .b32 pair, one; shr.u32 pair, $1, AT; mov.b32 one, 0x3c003c00; "
-    "lop3.b32 pair, pair, 0x000f000f, 0x64006400, 0xea; fma.rn.f16x2 pair, pair, one, $2; "
+FLOATS = LOWEST + (
+    "shl.b32 sign, pair, 12; and.b32 sign, sign, 0x80008000; shl.b32 pair, pair, UP; lop3.b32 "
+    "pair, pair, MASK, sign, 0xea; mov.b32 by, POWER; mov.b32 sign, 0x80008000; "
+    "fma.rn.KIND $0, pair, by, sign; }"
 )
+#: What differs between types of 16 bits.
+BFLOAT = {"KIND": "bf16x2", "ONE": "0x3f803f80", "BASE": "0x43004300"} | {
+    "UP": "6", "MASK": "0x01c001c0", "POWER": "0x7f007f00",
+}  # fmt: skip
+HALF = {"KIND": "f16x2", "ONE": "0x3c003c00", "BASE": "0x64006400"} | {
+    "UP": "9", "MASK": "0x0e000e00", "POWER": "0x78007800",
+}  # fmt: skip
 
 
 @triton.constexpr_function
-def pairs_at(DTYPE, bit, REST):
+def pairs_at(DTYPE, bit, ZEROS):
     """Return the instructions that make numbers of the four bits from `bit` on.
 
-    With REST a third operand is added, by which integers become fractions.
+    Operands are words, and with zero points what is added to numbers; if zero points are "apart",
+    one more, by which integers become fractions.
     """
-    code, kind = (BFLOATS, "bf16x2") if tl.bfloat16 == DTYPE else (HALVES, "f16x2")
-    end = f"fma.rn.{kind} $0, pair, one, $3; }}" if REST else "mov.b32 $0, pair; }"
-    return code.value.replace("AT", str(bit)) + end
+    if ZEROS == "none":
+        text = FLOATS
+    elif ZEROS == "apart":
+        text = INTEGERS + "fma.rn.KIND $0, pair, by, $3; }"
+    else:
+        text = INTEGERS + "mov.b32 $0, pair; }"
+    for name, value in (BFLOAT if tl.bfloat16 == DTYPE else HALF).items():
+        text = text.replace(name, value)
+    return text.replace("AT", str(bit))
+
+
+@triton.jit
+def doubled(code):
+    """Return twice the numbers of 4-bit floats, as float32."""
+    size = code & 7
+    whole = tl.where(size < 4, size, (4 | (size & 1) << 1) << ((size >> 1) & 1)).to(tl.float32)
+    return tl.where((code & 8) != 0, -whole, whole)
 
 
 @triton.jit
 def numbers(
-    word, zero, place: tl.constexpr, BITS: tl.constexpr, FRACTIONS: tl.constexpr,
+    word, zero, place: tl.constexpr, BITS: tl.constexpr, ZEROS: tl.constexpr,
     PAIRED: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Return integer `place` of each word less its zero point, as DTYPE.
+    """Return number `place` of each word less its zero point, as DTYPE.
 
     Args:
         word: Of any shape, its last dimension K. zero: float32 of that shape, its last one 1.
-        FRACTIONS: Zero points may be no integers, and lose digits beside a power of two.
+        ZEROS: See `scale_and_zero`.
         PAIRED: By instructions of NVIDIA's that make two numbers of 16 bits at once.
     """
     if PAIRED:
         BASE: tl.constexpr = 128.0 if tl.bfloat16 == DTYPE else 1024.0
-        if FRACTIONS:
+        how: tl.constexpr = pairs_at(DTYPE, place * BITS, ZEROS)
+        if ZEROS == "none":
+            bits = tl.inline_asm_elementwise(how, "=r,r", [word], tl.int16, is_pure=True, pack=2)
+        elif ZEROS == "apart":
             whole = tl.clamp(zero, 0.0, 15.0).to(tl.int32).to(tl.float32)
+            operands = [word, (-BASE - whole).to(DTYPE), (whole - zero).to(DTYPE)]
             bits = tl.inline_asm_elementwise(
-                pairs_at(DTYPE, place * BITS, True), "=r,r,r,r",
-                [word, (-BASE - whole).to(DTYPE), (whole - zero).to(DTYPE)], tl.int16,
-                is_pure=True, pack=2,
-            )  # fmt: skip
+                how, "=r,r,r,r", operands, tl.int16, is_pure=True, pack=2
+            )
         else:
+            operands = [word, (-BASE - zero).to(DTYPE)]
             bits = tl.inline_asm_elementwise(
-                pairs_at(DTYPE, place * BITS, False), "=r,r,r", [word, (-BASE - zero).to(DTYPE)],
-                tl.int16, is_pure=True, pack=2,
-            )  # fmt: skip
+                how, "=r,r,r", operands, tl.int16, is_pure=True, pack=2
+            )
         w = bits.to(DTYPE, bitcast=True)
     else:
+        code = (word.to(tl.int32) >> place * BITS) & ((1 << BITS) - 1)
         # Bits that are put into the mantissa of 2^23 add themselves to it.
-        lifted = (word.to(tl.int32) >> place * BITS) & ((1 << BITS) - 1) | 0x4B000000
-        value = lifted.to(tl.float32, bitcast=True)
-        if FRACTIONS:
+        value = (code | 0x4B000000).to(tl.float32, bitcast=True)
+        if ZEROS == "none":
+            w = doubled(code).to(DTYPE)
+        elif ZEROS == "apart":
             w = (value - 8388608.0 - zero).to(DTYPE)
         else:
             w = (value - (zero + 8388608.0)).to(DTYPE)
@@ -80,7 +108,7 @@ def scale_and_zero(scale_ptrs_N, zero_ptrs_N, BITS: tl.constexpr, ZEROS: tl.cons
 
     Args:
         ZEROS: "half" of the integers' range; "inside": in the lowest five bits of the scales;
-            "apart": as float32, which may be no integers.
+            "apart": as float32, which may be no integers; "none", of 4-bit floats.
     """
     scale_N = tl.load(scale_ptrs_N)
     if ZEROS == "apart":
@@ -138,9 +166,7 @@ def by_lanes(
             there_LK = column_L[:, None] + k_K[None, :] < K
             there_LKM = there_LK[:, :, None] & (m_M < num_rows)[None, None, :]
             x_LKM = tl.load(x_ptrs_KM[None] + column_L[:, None, None], mask=there_LKM, other=0.0)
-            w_LNK = numbers(
-                word_LNK, zero_LN[:, :, None], place, BITS, ZEROS == "apart", PAIRED, x_LKM.dtype
-            )
+            w_LNK = numbers(word_LNK, zero_LN[:, :, None], place, BITS, ZEROS, PAIRED, x_LKM.dtype)
             group_LNM = tl.dot(w_LNK, x_LKM, group_LNM, input_precision="ieee")
             if (place + 1) * SPAN % GROUP == 0 or place == PLACES - 1:
                 sum_LNM += group_LNM * scale_LN[:, :, None]
@@ -196,9 +222,7 @@ def grouped(
                 scale_N, zero_N = scale_and_zero(scale_ptr + at_N, zero_ptr + at_N, BITS, ZEROS)
             there_KM = (column + k_K < K)[:, None] & (m_M < num_rows)[None, :]
             x_KM = tl.load(x_ptrs_KM + column, mask=there_KM, other=0.0)
-            w_NK = numbers(
-                word_NK, zero_N[:, None], place, BITS, ZEROS == "apart", PAIRED, x_KM.dtype
-            )
+            w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS, PAIRED, x_KM.dtype)
             group_NM = tl.dot(w_NK, x_KM, group_NM, input_precision="ieee")
             if (place + 1) * SPAN % GROUP == 0 or place == PLACES - 1:
                 sum_NM += group_NM * scale_N[:, None]
@@ -229,7 +253,7 @@ def plain(
         if place * SPAN % GROUP == 0:
             at_N = tl.minimum(column, K - 1) // GROUP * N + row_N
             scale_N, zero_N = scale_and_zero(scale_ptr + at_N, zero_ptr + at_N, BITS, ZEROS)
-        w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS == "apart", False, tl.float32)
+        w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS, False, tl.float32)
         out_ptrs_NK = out_ptr + n_N.to(tl.int64)[:, None] * K + (column + k_K)[None, :]
         there_NK = (n_N < N)[:, None] & (column + k_K < K)[None, :]
         tl.store(out_ptrs_NK, (w_NK * scale_N[:, None]).to(out_ptr.dtype.element_ty), mask=there_NK)
