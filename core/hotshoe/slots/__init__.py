@@ -50,6 +50,7 @@ from hotshoe.slots.operations import (
 )
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
+from hotshoe.slots.slopes import Alibi
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
     AddNormSpec,
@@ -94,6 +95,7 @@ __all__ = [
     "AdaptableMoeOp",
     "AddNormOp",
     "AddNormSpec",
+    "Alibi",
     "AttentionMetadata",
     "AttentionOp",
     "AttentionSpec",

@@ -86,6 +86,7 @@ def layer_features(spec: DecoderLayerSpec) -> frozenset[str]:
         "softcap": attention.softcap is not None,
         "sinks": attention.sinks,
         "narrow_values": attention.v_head_dim is not None,
+        "alibi": attention.alibi is not None,
         f"kv_{attention.kv_dtype}": attention.kv_dtype != attention.dtype,
         "bias": any(matrix.bias for matrix in matrices),
         f"activation_{spec.mlp.activation}": spec.mlp.activation != "silu",

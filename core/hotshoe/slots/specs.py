@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hotshoe.slots.slopes import Alibi
 from hotshoe.slots.versions import since
 from hotshoe.types.rows import RowForm
 
@@ -86,6 +87,7 @@ class AttentionSpec:
         kv_scales: How keys and values of 8-bit types are scaled: "none"; "tensor", by two numbers
             of the checkpoint; "token", each token's head by its own, computed as it is written.
         v_head_dim: Channels of a head's values and results, fewer than `head_dim`; None for equal.
+        alibi: Scores fall with the distance, behind scale and cap; None for not at all.
     """
 
     num_heads: int
@@ -100,6 +102,7 @@ class AttentionSpec:
     sinks: bool = False
     kv_scales: str = since(2, "none")
     v_head_dim: int | None = since(2, None)
+    alibi: Alibi | None = since(2, None)
 
     @property
     def value_dim(self) -> int:

@@ -121,6 +121,7 @@ def judge_attention(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     refusals = {
         "soft caps and sinks are not computed": spec.softcap is not None or spec.sinks,
         f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
         f"v_head_dim {spec.v_head_dim} differs from head_dim": spec.v_head_dim is not None,
     }
     return _judge(spec.dtype, refusals)

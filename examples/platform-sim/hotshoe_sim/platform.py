@@ -108,8 +108,8 @@ def judge_mlp(spec: GatedMlpSpec, facts: DeviceFacts) -> Verdict:
 
 def judge_attention(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Accept plain attention."""
-    if spec.window is not None or spec.softcap is not None or spec.sinks:
-        return refuse("the vector unit knows no windows, soft caps and sinks")
+    if spec.window is not None or spec.softcap is not None or spec.sinks or spec.alibi is not None:
+        return refuse("the vector unit knows no windows, soft caps, sinks and slopes")
     if spec.v_head_dim is not None:
         return refuse(f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}")
     if spec.kv_dtype != spec.dtype:

@@ -36,6 +36,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         spec.dtype,
         {
             **refusals(spec),
+            "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
             f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
             != spec.head_dim,
             f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(

@@ -32,6 +32,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         "windows, soft caps and sinks are not computed": spec.window is not None
         or spec.softcap is not None
         or spec.sinks,
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
         f"head_dim {spec.head_dim} exceeds {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
         f"element type {spec.dtype} has no kernel": spec.dtype == "float32",
     }

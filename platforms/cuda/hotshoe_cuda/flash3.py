@@ -42,6 +42,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         f"FlashAttention 3 has no kernels for {facts.arch}, but for sm_90": facts.arch != "sm_90",
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         "sinks are not computed": spec.sinks,
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
         f"block_size {spec.block_size} exceeds {largest}: blocks are copied with what is behind "
         "a request's end": spec.block_size > largest,
     }

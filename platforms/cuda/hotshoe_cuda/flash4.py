@@ -36,6 +36,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     missing = hindrance(DISTRIBUTION, RELEASES)
     refusals = {
         missing: bool(missing),
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
         f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
         f"FlashAttention 4 takes no blocks on {facts.arch}, but on {', '.join(ARCHS)}": facts.arch
         not in ARCHS,

@@ -66,6 +66,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         _none_for("block_size", spec.block_size, BLOCK_SIZES): spec.block_size not in BLOCK_SIZES,
         f"more than {MAX_GROUP} heads share a KV head ({group})": group > MAX_GROUP,
         "soft caps are not computed": spec.softcap is not None,
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
         f"FlashInfer compiles its kernels by {missing}, which is not on the PATH": bool(missing),
     }
     paged = attention.supports(spec, facts)

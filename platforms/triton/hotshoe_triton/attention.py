@@ -106,6 +106,8 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
                 spec.num_heads > 64 * spec.num_kv_heads
             ),
             f"scale {spec.scale} is not positive": not spec.scale > 0,
+            "soft caps and ALiBi are not computed together": spec.softcap is not None
+            and spec.alibi is not None,
         },
     )
 
@@ -164,6 +166,14 @@ def prefilling(tiling: Tiling, group: int) -> dict[str, int]:
     }
 
 
+def sloping(spec: AttentionSpec) -> dict[str, float]:
+    """Return the constants of what falls with the distance; a step of 0 for nothing."""
+    heads, step = spec.alibi.series if spec.alibi else (0, 0.0)
+    factor = spec.alibi.factor / spec.scale if spec.alibi else 0.0
+    first = spec.alibi.first if spec.alibi else 0
+    return {"SLOPE": step, "SLOPE_HEADS": heads, "SLOPE_FIRST": first, "SLOPE_FACTOR": factor}
+
+
 def zeroed(counters: list[Tensor], needed: int, device: torch.device) -> Tensor:
     """Return so many zeros. Earlier, smaller ones stay alive: captured graphs use them."""
     if not counters or counters[-1].numel() < needed:
@@ -219,6 +229,7 @@ class Attention:
                 "SINKS": spec.sinks,
                 "BLOCK_D": max(MIN_ROWS, next_power_of_2(spec.head_dim)),
             }
+            | sloping(spec)
             | kv.constants(spec)
             | chaining(facts)
         )

@@ -17,6 +17,7 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AddNormSpec,
+    Alibi,
     AttentionMetadata,
     AttentionSpec,
     EmbeddingSpec,
@@ -342,6 +343,7 @@ ATTENTION = {
     "16/8x256 window cap": GEMMA,
     "64/8x64 window sinks": SINKS,
     "28/4x80": ODD,
+    "32/32x128 slopes": replace(LLAMA, num_kv_heads=32, alibi=Alibi(32)),
     "4/2x8": SMALL,
     "32/8x128 float32": EXACT,
     "32/8x128 float16": replace(LLAMA, dtype="float16", kv_dtype="float16"),

@@ -35,6 +35,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         != spec.head_dim,
         "soft caps are not computed": spec.softcap is not None,
         "sinks are not computed": spec.sinks,
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
     }
     return accept_unless(refusals, SCORE, "oneDNN through PyTorch, from collected keys and values")
 

@@ -1,5 +1,5 @@
 """Falcon 7B, 40B, 180B and Falcon 2: attention and MLP in parallel, behind one layer norm or two;
-few kv heads, whose queries, key and value lie together in the checkpoint.
+few kv heads, whose queries, key and value lie together in the checkpoint. Falcon RW: ALiBi.
 
 Defaults are those of transformers' FalconConfig.
 """
@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
+from hotshoe.slots import Alibi
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import WeightNames
 from hotshoe_models.values import (
@@ -15,6 +16,7 @@ from hotshoe_models.values import (
     activation,
     decoder_spec,
     flag,
+    head_dim,
     layer_specs,
     number,
     refuse,
@@ -58,8 +60,6 @@ TWO_NORMS = replace(NAMES, input_norm="ln_attn", mlp_norm="ln_mlp")
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build FalconForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    if flag(config, "alibi"):
-        raise refuse(config, "alibi", "is served with rotary embeddings alone")
     new = flag(config, "new_decoder_architecture")
     heads = config.size("num_attention_heads")
     shared = flag(config, "multi_query") and not new
@@ -69,10 +69,14 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     values = {**config.values, "num_key_value_heads": kv_heads, "head_dim": None}
     config = replace(config, values=values)
     parallel = new or flag(config, "parallel_attn")
-    bias = flag(config, "bias")
+    bias, layers, alibi = flag(config, "bias"), layer_specs(config, ctx), None
+    if flag(config, "alibi"):  # whose slopes are scaled as q k is
+        alibi = Alibi(heads, factor=head_dim(config) ** -0.5)
+        layers = tuple(replace(layer, rotation=None) for layer in layers)
     spec = decoder_spec(
         config,
-        layer_specs(config, ctx),
+        layers,
+        alibi=alibi,
         intermediate_size=config.size("ffn_hidden_size", 4 * config.size("hidden_size")),
         activation=activation(config, "activation", PLAIN_ACTIVATIONS),
         gated=False,

@@ -66,8 +66,14 @@ def attention_spec(spec: DecoderSpec, ctx: BuildContext, i: int) -> AttentionSpe
     plain = ctx.attention_spec(
         spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.attention_scale
     )
+    alibi = spec.alibi
+    if alibi is not None:
+        alibi = replace(
+            alibi, first=ctx.split("attention heads", Section(alibi.heads)).ranges[0][0]
+        )
     return replace(
         plain,
+        alibi=alibi,
         window=spec.layers[i].window,
         softcap=spec.attention_softcap,
         v_head_dim=spec.v_head_dim,

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
-from hotshoe.slots import GatedDeltaSpec, SelectiveScanSpec, ShortConvSpec, StateSpaceSpec
+from hotshoe.slots import Alibi, GatedDeltaSpec, SelectiveScanSpec, ShortConvSpec, StateSpaceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +319,7 @@ class DecoderSpec:
         lm_head_bias: The output matrix has a bias.
         norm_offset: The norms' effective weight is offset + weight (Gemma uses 1).
         attention_scale: Factor on q·k.
+        alibi: Scores fall with the distance, by slopes of all heads; None for not at all.
         attention_softcap, logits_softcap: cap * tanh(x / cap) on scores or logits; None for none.
         embedding_scale: Factor on embeddings.
         residual_scale: Factor on a block's output where it joins the residual.
@@ -367,6 +368,7 @@ class DecoderSpec:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    alibi: Alibi | None = None
     attention_softcap: float | None = None
     logits_softcap: float | None = None
     embedding_scale: float = 1.0

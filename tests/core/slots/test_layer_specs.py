@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotshoe.slots import SLOTS, ModelStepSpec
+from hotshoe.slots import SLOTS, Alibi, ModelStepSpec
 from hotshoe.slots.layer_specs import layer_features, step_features
 from hotshoe_conformance.cases.decoder_layer import layer
 from hotshoe_conformance.cases.quant import OPERANDS
@@ -19,6 +19,7 @@ from hotshoe_conformance.cases.quant import OPERANDS
         (OPERANDS[0], {"weight_int8", "x_int8"}),
         ({"kv_dtype": "int8", "kv_scales": "token"}, {"kv_int8"}),
         ({"v_head_dim": 8, "softcap": 3.0}, {"narrow_values", "softcap"}),
+        ({"alibi": Alibi(4)}, {"alibi"}),
     ],
 )
 def test_features(changes, features) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots import Alibi, AttentionMetadata, AttentionSpec
 from hotshoe_cuda import attention
 from hotshoe_cuda.attention import LONG, is_long, parts
 from hotshoe_triton.attention import Attention as Paged
@@ -45,6 +45,7 @@ def test_parts_cover_a_step_in_order(requests: list[tuple[int, int]]) -> None:
         (replace(SPEC, window=100), H200, "windows"),
         (replace(SPEC, softcap=30.0), H200, "soft caps"),
         (replace(SPEC, sinks=True), H200, "sinks"),
+        (replace(SPEC, alibi=Alibi(64)), H200, "ALiBi"),
         (replace(SPEC, head_dim=256), H200, "exceeds 128"),
         (replace(SPEC, dtype="float32", kv_dtype="float32"), H200, "no kernel"),
         (replace(SPEC, block_size=24), H200, "power of two"),

@@ -12,7 +12,7 @@ from tests.platforms.paged import step
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots import Alibi, AttentionMetadata, AttentionSpec
 from hotshoe_cuda import flash3
 from hotshoe_triton import attention
 
@@ -142,6 +142,7 @@ def test_other_releases_are_refused(library) -> None:
         (replace(SPEC, dtype="float32", kv_dtype="float32"), H200, "float32 is not one of"),
         (replace(SPEC, kv_dtype="fp8_e4m3"), H200, "differs from dtype"),
         (replace(SPEC, sinks=True), H200, "sinks"),
+        (replace(SPEC, alibi=Alibi(64)), H200, "ALiBi"),
         (replace(SPEC, head_dim=512), H200, "head_dim 512"),
         (replace(SPEC, block_size=128), H200, "block_size 128 exceeds 64"),
         (replace(SPEC, head_dim=256, block_size=64), H200, "block_size 64 exceeds 32"),

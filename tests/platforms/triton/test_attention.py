@@ -7,7 +7,7 @@ import torch
 from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots import Alibi, AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference import attention as plain
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_triton import attention
@@ -108,6 +108,7 @@ VARIANTS = [
     {"sinks": True},
     {"window": 21, "sinks": True, "softcap": 5.0},
     {"num_heads": 7, "num_kv_heads": 1, "head_dim": 80},
+    {"num_heads": 6, "num_kv_heads": 6, "alibi": Alibi(12, 6, 4.0, 0.5), "window": 21},
     {"num_heads": 6, "num_kv_heads": 2, "block_size": 32},
 ]
 STEPS = {
@@ -265,6 +266,7 @@ def test_every_number_of_requests_has_a_kernel() -> None:
         ({"head_dim": 264}, "head_dim 264"),
         ({"block_size": 48}, "block_size 48"),
         ({"block_size": 8}, "block_size 8"),
+        ({"softcap": 2.0, "alibi": Alibi(4)}, "soft caps and ALiBi"),
         ({"scale": 0.0}, "scale 0.0"),
         ({"num_heads": 5}, "5 heads"),
         ({"num_heads": 256}, "share a KV head"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.platforms.paged import Requests, step
 from tests.platforms.xpu.conftest import on_host
 
-from hotshoe.slots import AttentionSpec
+from hotshoe.slots import Alibi, AttentionSpec
 from hotshoe_xpu import attention
 from hotshoe_xpu.attention import Attention, stretches, supports
 
@@ -97,6 +97,7 @@ def test_stretches_cover_a_step_in_order(counts: list[int]) -> None:
     [
         ({"softcap": 30.0}, "soft caps"),
         ({"sinks": True}, "sinks"),
+        ({"alibi": Alibi(64)}, "ALiBi"),
         ({"kv_dtype": "bfloat16"}, "differs"),
         ({"dtype": "float64", "kv_dtype": "float64"}, "float64"),
     ],

@@ -821,6 +821,24 @@ VARIANTS += [
         },
     ),
     Variant("nanochat", "NanoChat", end_to_end=True),
+    Variant("bloom", "Bloom", end_to_end=True),
+    Variant("bloom-12-heads", "Bloom", {"hidden_size": 96, "num_attention_heads": 12, **UNTIED}),
+    Variant("mpt", "Mpt", end_to_end=True),
+    Variant(
+        "mpt-clipped",
+        "Mpt",
+        {
+            "hidden_size": 96,
+            "num_attention_heads": 12,
+            "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.2},
+        },
+    ),
+    Variant(
+        "falcon-rw",
+        "Falcon",
+        {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+        end_to_end=True,
+    ),
     Variant("nanochat-biases", "NanoChat", {"attention_bias": True, **TIED}),
     Variant(
         "axk1",
@@ -1994,6 +2012,8 @@ def _as_layers(name: str, tensor: Tensor) -> tuple[str, Tensor]:
 
 #: Names and matrices as families are published, which transformers writes otherwise.
 PUBLISHED = {"Qwen3VLMoe": _transposed, "Kimi_K25": _as_layers}
+#: Variants whose slopes transformers adds twice in its plain attention, and once in this one.
+BY_SDPA = {"falcon-rw"}
 #: Classes that compute families, which have no code of their own.
 COMPUTED = dict.fromkeys(("InternLM3", "IQuestCoder"), "LlamaForCausalLM")
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
@@ -2138,7 +2158,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     """Make a random model whose attention and logits are far from uniform, and save it."""
     class_name, config_name, values = describe(variant)
     config_class = getattr(transformers, config_name)
-    config = config_class(**copy.deepcopy(values), attn_implementation="eager")
+    attention = "sdpa" if variant.name in BY_SDPA else "eager"
+    config = config_class(**copy.deepcopy(values), attn_implementation=attention)
     torch.manual_seed(seed)
     computed = COMPUTED.get(variant.family, class_name)
     model = getattr(transformers, computed)(config).eval()

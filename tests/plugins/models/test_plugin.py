@@ -19,6 +19,7 @@ from hotshoe_models import (
     apertus,
     axk1,
     biogpt,
+    bloom,
     cohere,
     deepseek,
     deepseek_v32,
@@ -58,6 +59,7 @@ from hotshoe_models import (
     mistral,
     mistral4,
     mixtral,
+    mpt,
     nanochat,
     olmo,
     olmoe,
@@ -75,6 +77,8 @@ from hotshoe_models import (
 
 DEFAULTS = {
     "AXK1Config": axk1.DEFAULTS,
+    "BloomConfig": bloom.DEFAULTS,
+    "MptConfig": mpt.DEFAULTS,
     "FlintConfig": flint.DEFAULTS,
     "LagunaConfig": laguna.DEFAULTS,
     "Lfm3Config": lfm3.DEFAULTS,
@@ -177,6 +181,10 @@ UNREAD |= {"use_mambapy", "use_associative_scan", "rescale_prenorm_residual"}
 UNREAD |= {f"time_step_{what}" for what in ("floor", "init_scheme", "min", "max", "scale")}
 UNREAD |= {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}  # as all do here
 UNREAD |= {"n_ctx"}  # CodeGen's n_positions once more
+UNREAD |= {
+    "slow_but_exact",
+    "init_device",
+}  # how ranks add up in training, and where weights are made
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(

@@ -92,6 +92,9 @@ def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
         yield f"scales keys and values of 8 bits alone, not of kv_dtype {spec.kv_dtype}"
     if spec.kv_dtype == "int8" and spec.kv_scales == "none":
         yield "needs kv_scales for the kv_dtype int8"
+    alibi = spec.alibi if isinstance(spec, AttentionSpec) else None
+    if alibi is not None and not 0 <= alibi.first <= alibi.heads - spec.num_heads:
+        yield f"has slopes of {alibi.heads} heads, not of {spec.num_heads} from {alibi.first} on"
     if not 0 < spec.value_dim <= spec.head_dim:
         yield f"has values of 1 to {spec.head_dim} channels, as keys have, not {spec.v_head_dim}"
     if eight_bits and spec.v_head_dim is not None:

@@ -13,7 +13,7 @@ from hotshoe.slots.step import AttentionMetadata, whole_step
 
 
 class Attention:
-    """Paged causal attention with windows, soft caps and sinks."""
+    """Paged causal attention with windows, soft caps, sinks and ALiBi."""
 
     layout = PLAIN_LAYOUT
     kv_scales: Tensor | None = None
@@ -58,6 +58,9 @@ def attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor |
     query_len, seq_len = q.shape[0], k.shape[0]
     query_pos = torch.arange(seq_len - query_len, seq_len, device=q.device)[:, None]
     key_pos = torch.arange(seq_len, device=q.device)[None, :]
+    if spec.alibi is not None:
+        slopes = torch.tensor(spec.alibi.slopes(spec.num_heads), device=q.device)
+        scores = scores - slopes[:, None, None] * (query_pos - key_pos)
     visible = key_pos <= query_pos
     if spec.window is not None:
         visible &= key_pos > query_pos - spec.window

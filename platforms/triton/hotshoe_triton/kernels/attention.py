@@ -55,6 +55,22 @@ def scaled(qk_MN, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
+def slopes_of(
+    head_M, SLOPE: tl.constexpr, SLOPE_HEADS: tl.constexpr, SLOPE_FIRST: tl.constexpr,
+    SLOPE_FACTOR: tl.constexpr,
+):  # fmt: skip
+    """Return what a token of distance takes off each row's scores (ALiBi), before their factor;
+    something of no use with a SLOPE of 0."""
+    slope_M = head_M.to(tl.float32)
+    if SLOPE > 0:
+        index_M = slope_M + SLOPE_FIRST
+        before_M = index_M < SLOPE_HEADS
+        number_M = tl.where(before_M, index_M + 1.0, index_M - SLOPE_HEADS + 0.5)
+        slope_M = tl.exp2(-SLOPE * number_M) * SLOPE_FACTOR
+    return slope_M
+
+
+@triton.jit
 def load_rows(ptr, offsets_ND, there_N, channel_D, MASKED: tl.constexpr, HEAD_DIM: tl.constexpr):
     """Load a tile of keys or values; zeros where a mask forbids."""
     BLOCK_D: tl.constexpr = channel_D.shape[0]
@@ -114,11 +130,11 @@ def multiplied(x_MN, scale_ptr, at_N, there_N, MASKED: tl.constexpr, SCALES: tl.
 
 @triton.jit
 def absorb(
-    acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr,
-    first, end, seq_len, block_stride,
+    acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
+    table_ptr, first, end, seq_len, block_stride,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    SCALES: tl.constexpr,
+    SCALES: tl.constexpr, SLOPED: tl.constexpr,
 ):  # fmt: skip
     """Take the tiles first..end - 1 of keys and values into the running softmax.
 
@@ -128,6 +144,7 @@ def absorb(
     Args:
         acc_MD, top_M, sum_M: Weighted values, maximum, and sum of weights so far, float32.
         position_M: Position of each row's query; -1 sees nothing.
+        slope_M: As `slopes_of` returns them; of no use unless SLOPED.
         MASKED: False where every row sees every key of these tiles.
     """
     narrow: tl.constexpr = q_MD.dtype == tl.float16 and SCALES > 0
@@ -145,6 +162,9 @@ def absorb(
         qk_MN = tl.dot(q_MD, tl.trans(k_ND.to(q_MD.dtype)), input_precision="ieee")
         qk_MN = multiplied(qk_MN, k_scale_ptr, scales_N, key_N < seq_len, MASKED, SCALES)
         scores_MN, factor = scaled(qk_MN, SCALE, SOFTCAP)
+        if SLOPED:
+            away_MN = (position_M[:, None] - key_N[None, :]).to(tl.float32)
+            scores_MN -= slope_M[:, None] * away_MN
         if MASKED:
             seen_MN = key_N[None, :] <= position_M[:, None]
             if WINDOW > 0:

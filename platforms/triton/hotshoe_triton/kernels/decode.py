@@ -13,7 +13,7 @@ Shape suffixes: R requests, P pieces of a request, G heads of one KV head; other
 import triton
 import triton.language as tl
 
-from hotshoe_triton.kernels.attention import BOTTOM, absorb, fresh, of_head, result
+from hotshoe_triton.kernels.attention import BOTTOM, absorb, fresh, of_head, result, slopes_of
 from hotshoe_triton.kernels.chain import wait
 
 
@@ -162,11 +162,12 @@ def deliver_piece(
 def decode_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     sinks_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr, UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr,
+    BLOCK_P: tl.constexpr, SCALES: tl.constexpr, SLOPE: tl.constexpr, SLOPE_HEADS: tl.constexpr,
+    SLOPE_FIRST: tl.constexpr, SLOPE_FACTOR: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE. Where there is little to
     read, only as many programs work as get MIN_TILES each.
@@ -181,14 +182,13 @@ def decode_attention(
     kv_head, program = tl.program_id(0), tl.program_id(1)
     end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R)
     at, end, total, programs = share(end_R, program, ALONE, MIN_TILES, BLOCK_R)
-    row_M = tl.arange(0, BLOCK_M)
+    row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     head_M = kv_head * GROUP + row_M
-    channel_D = tl.arange(0, BLOCK_D)
+    slope_M = slopes_of(head_M, SLOPE, SLOPE_HEADS, SLOPE_FIRST, SLOPE_FACTOR)
     there_MD = (row_M < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = of_head(
         k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
     )
-
     while at < end:
         request, seq_len, low, begin, stop = locate(at, end_R, seq_lens_ptr, WINDOW, BLOCK_N)
         until = tl.minimum(stop, end)
@@ -202,9 +202,9 @@ def decode_attention(
         row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
         first = at - begin + low
         acc_MD, top_M, sum_M = absorb(
-            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
-            row_table_ptr, first, first + until - at, seq_len, block_stride, True, HEAD_DIM,
-            BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES,
+            acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr,
+            v_scale_ptr, row_table_ptr, first, first + until - at, seq_len, block_stride, True,
+            HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES, SLOPE > 0,
         )  # fmt: skip
         row_ptr = out_ptr + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         if (at == begin) & (until == stop):

@@ -9,7 +9,7 @@ suffices for its queries.
 import triton
 import triton.language as tl
 
-from hotshoe_triton.kernels.attention import absorb, fresh, of_head, result
+from hotshoe_triton.kernels.attention import absorb, fresh, of_head, result, slopes_of
 from hotshoe_triton.kernels.chain import wait
 
 
@@ -46,10 +46,11 @@ def key_tiles(
 def prefill_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     sinks_ptr, num_reqs, q_stride, table_stride, block_stride,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_R: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
+    SCALES: tl.constexpr, SLOPE: tl.constexpr, SLOPE_HEADS: tl.constexpr, SLOPE_FIRST: tl.constexpr,
+    SLOPE_FACTOR: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs). Requests with one query are left to
     the decode kernel. Tiles with most keys start first."""
@@ -65,13 +66,12 @@ def prefill_attention(
         return
     seq_len = tl.load(seq_lens_ptr + request)
     first_pos = seq_len - num_queries + first_query
-
-    row_M = tl.arange(0, BLOCK_M)
+    row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     query_M = row_M // GROUP
     head_M = kv_head * GROUP + row_M % GROUP
+    slope_M = slopes_of(head_M, SLOPE, SLOPE_HEADS, SLOPE_FIRST, SLOPE_FACTOR)
     there_M = (query_M < BLOCK_Q) & (first_query + query_M < num_queries)
     position_M = tl.where(there_M, first_pos + query_M, -1)
-    channel_D = tl.arange(0, BLOCK_D)
     there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
     token_M = (start + first_query + query_M).to(tl.int64)
     q_offsets_M = token_M * q_stride + head_M * HEAD_DIM
@@ -86,19 +86,19 @@ def prefill_attention(
     low, full_low, full_high, high = key_tiles(first_pos, last_pos, WINDOW, BLOCK_N)
     if WINDOW > 0:
         acc_MD, top_M, sum_M = absorb(
-            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
-            table_ptr, low, full_low, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE,
-            WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES,
+            acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr,
+            v_scale_ptr, table_ptr, low, full_low, seq_len, block_stride, True, HEAD_DIM,
+            BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES, SLOPE > 0,
         )  # fmt: skip
     acc_MD, top_M, sum_M = absorb(
-        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr,
-        full_low, full_high, seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
-        SOFTCAP, BLOCK_N, BLOCK_D, SCALES,
+        acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
+        table_ptr, full_low, full_high, seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE,
+        WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES, SLOPE > 0,
     )  # fmt: skip
     acc_MD, top_M, sum_M = absorb(
-        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr,
-        full_high, high, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP,
-        BLOCK_N, BLOCK_D, SCALES,
+        acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
+        table_ptr, full_high, high, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE,
+        WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES, SLOPE > 0,
     )  # fmt: skip
     out_ptrs_M = out_ptr + (token_M * NUM_HEADS + head_M) * HEAD_DIM
     out_ptrs_MD = out_ptrs_M[:, None] + channel_D[None, :]

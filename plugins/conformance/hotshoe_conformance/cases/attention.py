@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout
+from hotshoe.slots import Alibi, AttentionMetadata, AttentionSpec, KVLayout
 from hotshoe.slots.reference.attention import attend
 from hotshoe.slots.reference.kv import LIMITS, kv_of
 from hotshoe_conformance.cases.base import (
@@ -73,6 +73,9 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"window": 20, "sinks": True},
     {"window": 20, "softcap": 20.0},
     {"v_head_dim": 32},
+    {"alibi": Alibi(4)},
+    {"alibi": Alibi(14, 8, 4.0, 0.5), "window": 20},
+    {"num_heads": 14, "alibi": Alibi(14)},
     {"head_dim": 96, "v_head_dim": 64, "window": 20, "sinks": True},
     *QUANTIZED,
     {"window": 20, "sinks": True, "head_dim": 80, **QUANTIZED[0]},
@@ -126,6 +129,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
         softcap=rng.choice((None, None, rng.uniform(2, 50))),
         sinks=rng.random() < 0.3,
     )
+    if spec.softcap is None and rng.random() < 0.2:
+        spec = replace(spec, alibi=Alibi(2 * spec.num_heads, rng.choice((0, spec.num_heads))))
     lengths = [rng.choice((1, rng.randrange(1, 20), rng.randrange(1, 150))) for _ in range(6)]
     requests = [(rng.choice((1, rng.randrange(1, n + 1))), n) for n in lengths]
     batch = Batch(tuple(requests[: rng.randrange(1, 7)]), 8 * rng.randrange(0, 9), rng.randrange(4))

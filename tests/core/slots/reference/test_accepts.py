@@ -11,6 +11,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     PLAIN_LAYOUT,
     SLOTS,
+    Alibi,
     AttentionSpec,
     GatedDeltaSpec,
     GatedMlpSpec,
@@ -58,6 +59,7 @@ def reason(spec) -> str:
         (replace(ATTENTION, kv_scales="none"), "needs kv_scales for the kv_dtype int8"),
         (replace(ATTENTION, v_head_dim=4), "values narrower than keys in float32"),
         (replace(ATTENTION, v_head_dim=9), "values of 1 to 8 channels, as keys have, not 9"),
+        (replace(ATTENTION, alibi=Alibi(1)), "has slopes of 1 heads, not of "),
         (replace(WRITER, kv_scales="block"), "knows the kv_scales none, tensor, token, not block"),
         (replace(WRITER, kv_dtype="bfloat16"), "8 bits alone, not of kv_dtype bfloat16"),
         (

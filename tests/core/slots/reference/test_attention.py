@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots import Alibi, AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference.attention import Attention
 from hotshoe.slots.reference.kv import PagedKV, kv_of
 
@@ -19,6 +19,8 @@ OPTIONS = [
     {"softcap": 2.5},
     {"sinks": True},
     {"num_kv_heads": 2, "window": 7, "softcap": 4.0, "sinks": True},
+    {"alibi": Alibi(6)},
+    {"alibi": Alibi(12, 6, 4.0, 0.5), "softcap": 4.0, "window": 9},
 ]
 
 
@@ -32,6 +34,9 @@ def oracle(spec, q, k, v, position, sinks):
         scores = keys.double() @ q[head].double() * spec.scale
         if spec.softcap is not None:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        if spec.alibi is not None:
+            away = position - torch.arange(first, position + 1)
+            scores -= spec.alibi.slopes(spec.num_heads)[head] * away
         weights = scores.exp()
         total = weights.sum() + (sinks[head].double().exp() if sinks is not None else 0.0)
         rows.append((weights / total) @ values.double())
