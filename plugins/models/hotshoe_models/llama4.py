@@ -71,6 +71,13 @@ EXPERTS = MoeNames(
     ),
     shared_down="feed_forward.shared_expert.down_proj",
 )
+#: Of files that have each expert's matrices, gate and up apart.
+BY_NAME = replace(
+    EXPERTS,
+    stacked=None,
+    gate_up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),
+    down="feed_forward.experts.{}.down_proj",
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -156,6 +163,6 @@ def _with_experts(config: ModelConfig, layers: tuple[LayerSpec, ...]) -> tuple[L
         size="intermediate_size",
         shared_size=config.size("intermediate_size"),
         scaled_input=True,
-        names=EXPERTS,
+        names=BY_NAME if config.get("experts_by_name") else EXPERTS,
     )
     return with_experts(layers, experts, lambda i: i in listed)

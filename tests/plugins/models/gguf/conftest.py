@@ -20,6 +20,7 @@ ARCHS |= {"Mixtral": "llama", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe", "O
 ARCHS |= {"GraniteMoe": "granitemoe", "GraniteMoeShared": "granitemoe", "GptOss": "gpt-oss"}
 ARCHS |= {"Glm4Moe": "glm4moe", "Dots1": "dots1", "Ernie4_5_Moe": "ernie4_5-moe"}
 ARCHS |= {"DeepseekV2": "deepseek2", "DeepseekV3": "deepseek2"}
+ARCHS |= {"Llama4": "llama4"}
 ARCHS |= {"MiniMaxM2": "minimax-m2", "HunYuanMoEV1": "hunyuan-moe"}
 #: What the writer's package calls architectures, where it is not the name in files.
 CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS", "glm4moe": "GLM4_MOE"}
@@ -42,6 +43,7 @@ EXPERT_KEYS = {
     "first_k_dense_replace": "leading_dense_block_count",
     "moe_layer_start_index": "leading_dense_block_count",
     "moe_layer_interval": "interleave_moe_layer_step",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
     "n_group": "expert_group_count",
     "topk_group": "expert_group_used_count",
 }
@@ -102,8 +104,10 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
         found["expert_gating_func"] = 2
     if arch == "deepseek2":
         found |= latents_of(config)
-    if arch in ("gpt-oss", "minimax-m2", "hunyuan-moe"):
+    if arch in ("gpt-oss", "llama4", "minimax-m2", "hunyuan-moe"):
         found["expert_feed_forward_length"] = config.intermediate_size
+        dense = getattr(config, "intermediate_size_mlp", config.intermediate_size)
+        found["feed_forward_length"] = dense
     if arch.startswith("granite"):
         found["attention.scale"] = config.attention_multiplier
         found["embedding_scale"] = config.embedding_multiplier
@@ -250,7 +254,8 @@ def parts_of(name: str, tensor: np.ndarray, family: str) -> list[tuple[str, np.n
     if not joined:
         prefix, _, kind = name.partition("down_proj")
     last = ".bias" if kind else ".weight"
-    rows = tensor.swapaxes(1, 2) if family == "GptOss" and not kind else tensor
+    turned = family in ("GptOss", "Llama4") and not kind
+    rows = tensor.swapaxes(1, 2) if turned else tensor
     if not joined:
         return [(f"{prefix}down_proj{last}", rows)]
     both = (rows[:, ::2], rows[:, 1::2]) if family == "GptOss" else np.split(rows, 2, axis=1)

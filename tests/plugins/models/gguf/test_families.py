@@ -19,6 +19,7 @@ TESTED = [
     "llama-linear",
     *("mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "granite-moe", "granite-moe-shared", "gpt-oss"),
     *("glm4-moe", "dots1", "ernie4_5-moe", "minimax-m2", "hunyuan-moe"),
+    "llama4-dense-between",
     *("deepseek-v2-experts", "deepseek-v2-groups", "deepseek-v3-experts"),
 ]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
@@ -27,6 +28,12 @@ BY_NAME["smollm3"] = replace(BY_NAME["smollm3"], values={"num_hidden_layers": 5}
 #: Nor where gates are clamped, as all of gpt-oss's are alike.
 GPT_OSS = {**BY_NAME["gpt-oss"].values, "swiglu_limit": 7.0}
 BY_NAME["gpt-oss"] = replace(BY_NAME["gpt-oss"], values=GPT_OSS)
+#: Nor what all of Llama 4's have alike, or the two of them by the number of experts.
+BETWEEN = BY_NAME["llama4-dense-between"]
+LEFT_OUT = ("floor_scale", "attn_scale", "attention_chunk_size", "no_rope_layer_interval")
+LEFT_OUT += ("use_qk_norm", "attention_bias", "layer_types")
+LLAMA4 = {k: v for k, v in BETWEEN.values.items() if k not in LEFT_OUT}
+BY_NAME["llama4-dense-between"] = replace(BETWEEN, values=LLAMA4)
 #: Files of dots.llm1 have no window, which its models do not use.
 DOTS = {k: v for k, v in BY_NAME["dots1"].values.items() if "window" not in k}
 BY_NAME["dots1"] = replace(BY_NAME["dots1"], values={**DOTS, "sliding_window": None})

@@ -1,0 +1,105 @@
+"""What GGUF files call tensors: tables of parts of names, theirs and those of original checkpoints.
+
+Source: the tensor names of ggml's gguf.md.
+"""
+
+#: Tensor names: parts of theirs and of ours; a layer's begin with `blk.N.`.
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+GEMMA_NAMES = {
+    **NAMES,
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+#: Tensors that hold a matrix of every expert stand for names with {} for its number.
+MOE_NAMES = {
+    **NAMES,
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+#: How names end of tensors that hold all experts' matrices.
+STACK = "_exps.weight"
+MIXTRAL_NAMES = {
+    **NAMES,
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+GPT_OSS_NAMES = {
+    **MOE_NAMES,
+    "attn_sinks.weight": "self_attn.sinks",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.router",
+}
+GRANITE_MOE_NAMES = {
+    **MOE_NAMES,
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_gate_shexp": "shared_mlp.gate_proj",
+    "ffn_up_shexp": "shared_mlp.up_proj",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}
+#: Of routers in DeepSeek's manner, with a correction beside them.
+ROUTED_NAMES = {
+    **MOE_NAMES,
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+#: Layers that predict further tokens come last.
+GLM_NAMES = {
+    **ROUTED_NAMES,
+    "post_attention_norm": "post_attention_layernorm",
+    **{f"nextn.{part}": part for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    **{f"nextn.shared_head_{part}": f"shared_head.{part}" for part in ("head", "norm")},
+}
+ERNIE_NAMES = {**ROUTED_NAMES, "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"}
+MINIMAX_NAMES = {
+    **MIXTRAL_NAMES,
+    "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
+}
+HUNYUAN_NAMES = {
+    **MOE_NAMES,
+    "attn_q_norm": "self_attn.query_layernorm",
+    "attn_k_norm": "self_attn.key_layernorm",
+    "ffn_gate_inp": "mlp.gate.wg",
+    "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
+    "ffn_up_shexp": "mlp.shared_mlp.up_proj",
+    "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+}
+LLAMA4_NAMES = {
+    **{part: name.replace("mlp.", "feed_forward.") for part, name in MOE_NAMES.items()},
+    "ffn_gate_inp": "feed_forward.router",
+}
+DEEPSEEK_NAMES = {
+    **ROUTED_NAMES,
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
