@@ -55,7 +55,7 @@ def describe(llm: LLM) -> list[str]:
     config = llm.config
     sizes = ", ".join(f"{name} {size / MIB:,.0f} MiB" for name, size in llm.memory.items())
     report = llm.engine.core.info.report
-    told = ", ".join(f"{name} {value}" for name, value in report.items())
+    told = ", ".join(f"{name} {_shown(value)}" for name, value in report.items())
     lines = [
         f"{config.model} on {config.platform} ({config.dtype}): {sizes}",
         f"ready in {sum(llm.startup.values()):.2f} s: {phases(llm.startup)}",
@@ -66,6 +66,14 @@ def describe(llm: LLM) -> list[str]:
     lines += [f"plugin {r.name} is broken: {r.error}" for r in records if r.error]
     lines += [r.warning for r in records if r.warning]
     return lines + reference_lines(llm.decisions)
+
+
+def _shown(value: object) -> str:
+    """Write what a platform tells; what ranks tell of themselves stands side by side."""
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    numbers = all(isinstance(entry, int) for entry in value)
+    return ("," if numbers else " | ").join(map(_shown, value))
 
 
 def phases(startup: Mapping[str, float]) -> str:

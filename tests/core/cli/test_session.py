@@ -18,6 +18,9 @@ DECISIONS = [
 ]
 
 
+REPORT = {"threads": 2, "cores": [(0, 1), [2]], "because": ["part 1", "part 2"]}
+
+
 class Loaded:
     config = EngineConfig(platform="null", dtype="float32")
     memory = {"weights": 3 << 20, "kv_cache": 2000 << 20}
@@ -31,7 +34,7 @@ class Loaded:
         ]
     )
     engine = SimpleNamespace(
-        core=SimpleNamespace(info=SimpleNamespace(report={"threads": 2})),
+        core=SimpleNamespace(info=SimpleNamespace(report=REPORT)),
         setup=SimpleNamespace(plugins=plugins),
     )
 
@@ -48,7 +51,7 @@ def test_references_are_named_with_their_shapes() -> None:
 def test_describe() -> None:
     assert describe(Loaded()) == [
         "demo on null (float32): weights 3 MiB, kv_cache 2,000 MiB",
-        "platform: threads 2",
+        "platform: threads 2, cores 0,1 | 2, because part 1 | part 2",
         "ready in 1.25 s: one 1.00, two 0.25",
         "plugin b is broken: no library",
         "plugin c for hook API 1 is deprecated",
