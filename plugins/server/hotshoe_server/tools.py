@@ -46,7 +46,7 @@ def _check(served: Served, tools: Sequence[Tool], num_names: int, choice: Any) -
         )
     if num_names < len(tools):
         raise ApiError("invalid_value", "two tools have the same name", "tools")
-    if not tools and choice not in (None, "none"):
+    if not tools and choice not in (None, "none", "auto"):  # with which no tool need be called
         raise ApiError("invalid_value", "tool_choice needs tools", "tool_choice")
 
 

@@ -206,7 +206,8 @@ def test_one_call_only_without_parallel_calls(http, engine, stream: bool) -> Non
 
 def test_without_tools_a_call_is_text(http, engine) -> None:
     engine.reply = CALL
-    for body in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+    offers = {"tools": [TOOL], "tool_choice": "none"}
+    for body in ({}, offers, {"tools": [], "tool_choice": "auto"}, {"tool_choice": "auto"}):
         [choice] = http.post(PATH, messages=ASK, **body).json()["choices"]
         assert choice["message"]["content"] == CALL
         assert choice["finish_reason"] == "stop"
@@ -439,7 +440,6 @@ def test_token_ids_when_asked(http, engine) -> None:
         ("request_id", "two words", "request_id"),
         ("truncate_prompt_tokens", 0, "truncate_prompt_tokens"),
         ("truncate_prompt_tokens", 513, "truncate_prompt_tokens"),
-        ("tool_choice", "auto", "tool_choice"),
         ("priority", 1, "priority"),
         ("use_beam_search", "yes", "use_beam_search"),
         ("guided_json", {"type": "object"}, "guided_json"),
