@@ -357,7 +357,7 @@ def _call(block: ToolUseBlock) -> dict[str, Any]:
 
 
 def _result(block: ToolResultBlock, place: str) -> dict[str, Any]:
-    text = _text(block.content or "", place)
+    text = _text(block.content or "", f"{place}.content")
     said = FAILED + text if block.is_error and not text.startswith(FAILED) else text
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": said}
 

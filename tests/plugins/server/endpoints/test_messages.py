@@ -224,7 +224,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
                     }
                 ]
             },
-            "messages[0].content[0][0]: a block of type image",
+            "messages[0].content[0].content[0]: a block of type image",
         ),
         ({"messages": [{"role": "user", "content": [USE]}]}, "type tool_use of role user"),
         ({"messages": []}, "messages may not be empty"),
