@@ -34,8 +34,6 @@ BLOCK_SIZE = 32
 TOKEN_BUDGET = 512
 #: Where more are faster: the less time a row's products take, the more reading weights counts.
 TOKEN_BUDGETS = {"amx": 1024}
-#: Of the memory that is free once weights are loaded; the rest is for activations and the system.
-CACHE_SHARE = 0.5
 #: Freed memory that stays with the process, for the results of the next step's operations.
 KEPT_MEMORY_BYTES = 256 << 20
 
@@ -187,9 +185,10 @@ class CpuPlatform(Platform):
 
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
         free = free_memory_bytes()
-        note = f"{CACHE_SHARE:.0%} of the {free / 2**30:.1f} GiB that are free"
+        share = self._options.memory_fraction
+        note = f"{share:.0%} of the {free / 2**30:.1f} GiB that are free"
         parts = self._part[1]
-        return MemoryBudget(int(free * CACHE_SHARE) // parts, note, free // parts)
+        return MemoryBudget(int(free * share) // parts, note, free // parts)
 
     def release_memory(self) -> None:
         hotshoe_native.load(self._options.isa).release_freed_memory()

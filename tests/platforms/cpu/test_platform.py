@@ -133,6 +133,14 @@ def test_memory_budget_is_a_share_of_what_is_free() -> None:
     assert budget.available_bytes < budget.free_bytes < CpuPlatform().facts().memory_bytes
 
 
+def test_the_share_of_memory_may_be_chosen() -> None:
+    platform = CpuPlatform()
+    platform.resolve(EngineConfig(platform_options={"memory_fraction": 0.25}))
+    budget = platform.memory_budget(EngineConfig())
+    assert budget.available_bytes == int(budget.free_bytes * 0.25)
+    assert budget.note.startswith("25% of the ")
+
+
 def test_processor_name(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Fast One\n")
