@@ -41,7 +41,7 @@ _INT_RANGES: dict[str, tuple[int, int, bool]] = {  # lowest, highest, may be Non
     "top_k": (-1, MAX_LENGTH, False),
     "max_tokens": (1, MAX_LENGTH, True),
     "min_tokens": (0, MAX_LENGTH, False),
-    "seed": (0, MAX_SEED, True),
+    "seed": (-1, MAX_SEED, True),
     "logprobs": (0, MAX_LENGTH, True),
     "prompt_logprobs": (0, MAX_LENGTH, True),
 }
@@ -71,7 +71,7 @@ class SamplingParams:
         max_tokens: Most tokens to generate; None means up to the model's length.
         min_tokens: Tokens that would end the text cannot be sampled before this many.
         stop: Strings that end the text; cut from it unless `include_stop_str_in_output`.
-        seed: Makes this request's tokens reproducible whatever runs beside it.
+        seed: Makes this request's tokens reproducible whatever runs beside it; -1 is none.
         logprobs: Number of most likely tokens reported per generated token, beside the chosen.
         prompt_logprobs: The same for every prompt token but the first.
         logprob_token_ids: Reported per generated token as well, behind the most likely ones.
@@ -136,6 +136,8 @@ class SamplingParams:
         for name, cap in _COUNT_CAPS.items():
             if len(getattr(self, name)) > cap:
                 raise RequestError(f"{name} may have at most {cap} entries", name)
+        if self.seed == -1:
+            object.__setattr__(self, "seed", None)
         self._check_contents()
         if self.adapter is not None and not isinstance(self.adapter, str):
             raise RequestError(f"adapter must be a name, not {self.adapter!r}", "adapter")

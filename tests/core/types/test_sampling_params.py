@@ -31,7 +31,7 @@ BAD = [
     *(("top_k", v) for v in (-2, 2**31, 1.5, None)),
     *(("max_tokens", v) for v in (0, -1, 2**31, 1.5)),
     *(("min_tokens", v) for v in (-1, 17, None)),
-    *(("seed", v) for v in (-1, MAX_SEED + 1, 1.5)),
+    *(("seed", v) for v in (-2, MAX_SEED + 1, 1.5)),
     *(("logprobs", v) for v in (-1, 1.5, True)),
     *(("prompt_logprobs", v) for v in (-1, 1.5)),
     *((n, v) for n in LISTS for v in (None, 5, {1: 2}, 1.5)),
@@ -124,3 +124,7 @@ def test_a_grammar_is_a_specification() -> None:
     assert SamplingParams(grammar=spec).grammar is spec
     with pytest.raises(RequestError, match="must be a GrammarSpec"):
         SamplingParams(grammar="x")
+
+
+def test_a_seed_of_minus_one_is_none() -> None:
+    assert SamplingParams(seed=-1).seed is None
