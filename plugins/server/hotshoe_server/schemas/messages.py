@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
@@ -102,10 +103,18 @@ class InputMessage(Schema):
     ]
 
 
+def _custom(kind: object) -> object:
+    """Refuse a tool that is no function of the client's, such as `web_search_20250305`."""
+    if isinstance(kind, str) and kind != "custom":
+        message = "tools of type {kind} run at Anthropic, not here; leave them out"
+        raise PydanticCustomError("foreign_tool", message, {"kind": kind[:64]})
+    return kind
+
+
 class CustomTool(Block):
     """A function that the model may call."""
 
-    type: Literal["custom"] | None = None
+    type: Annotated[Literal["custom"] | None, BeforeValidator(_custom)] = None
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
     description: str | None = None
     input_schema: dict[str, Any]

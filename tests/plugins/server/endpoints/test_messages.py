@@ -240,7 +240,10 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/
         ),
         ({"context_management": {"edits": [KEEPS_ALL], "more": 1}}, "context_management"),
         ({"nonsense": 1}, "unknown parameter: nonsense"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            "tools[0].type: tools of type web_search_20250305 run at Anthropic, not here",
+        ),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "needs a name"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "no tool x"),
     ],
