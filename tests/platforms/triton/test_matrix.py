@@ -25,7 +25,12 @@ QUICK = ("sm_90", "gfx942")
 MAX_SPILLED = 160
 #: Queries of 512 latent numbers leave registers little room; on Hopper other tiles are slower.
 LATENTS = {
-    "sm_90": ("decode 128x512", "mixed 128x512", "mixed 16x512", "mixed 16x512 float16"),
+    "sm_80": ("mixed 128x512 int8 cache",),
+    "sm_90": (
+        *("decode 128x512", "mixed 128x512", "mixed 16x512", "mixed 16x512 float16"),
+        *("decode 128x512 e4m3 cache", "mixed 128x512 e4m3 cache", "mixed 16x512 e4m3 cache"),
+        *("decode 128x512 int8 cache", "mixed 128x512 int8 cache"),
+    ),
     **dict.fromkeys(
         ("gfx90a", "gfx942", "gfx950"), ("decode 16x512 float32", "mixed 16x512 float32")
     ),
@@ -54,7 +59,11 @@ DELTAS = {
     **dict.fromkeys(("gfx1200", "gfx1201"), ("32/32x128 channels", "8/4x64 float32")),
 }
 #: As LATENTS: the same queries, over gathered rows.
-CHOSEN = {"sm_90": ("128x512",), **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPARSES))}
+CHOSEN = {
+    "sm_90": ("128x512", "128x512 e4m3 cache"),
+    **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPARSES)),
+    **dict.fromkeys(("gfx1200", "gfx1201"), ("128x512 e4m3 cache",)),
+}
 #: Known to spill more: three loops over heads of 256 channels, 8-bit products of the one tile that
 #: --batch-invariant takes, and two halves of packed 8-bit words for 64 rows, are too much for these
 #: registers.
