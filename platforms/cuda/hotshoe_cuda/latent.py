@@ -16,11 +16,13 @@ from hotshoe_triton import latent
 from hotshoe_triton.attention import request_block
 from hotshoe_triton.device import SCORE, chaining
 
-#: What the kernel is written for: heads of a program, latent and rotated channels, rows of a tile.
-HEADS, LATENT, TURNED, ROWS = 64, 512, 64, 32
+#: What the kernel is written for: heads of a program, latent and rotated channels, rows of a tile;
+#: rows and channels that the copy engine brings at once.
+HEADS, LATENT, TURNED, ROWS = 64, 512, 64, 64
+BOX, PANEL = 32, 64
 DTYPES = ("bfloat16", "float16")
 #: Tiles below which sharing a request costs more than it gains.
-MIN_TILES = 4
+MIN_TILES = 2
 #: Heads whose pieces one program joins, and pieces at once.
 JOIN = {"GROUP": 4, "BLOCK_G": 4, "BLOCK_P": 4}
 
@@ -40,7 +42,7 @@ def supports(spec: MlaAttentionSpec, facts: DeviceFacts) -> Verdict:
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"latent_dim and rope_dim are {sizes}, not {(LATENT, TURNED)}": sizes != (LATENT, TURNED),
         f"{spec.num_heads} heads are no multiple of {HEADS}": bool(spec.num_heads % HEADS),
-        f"block_size {spec.block_size} is below {ROWS}": spec.block_size < ROWS,
+        f"block_size {spec.block_size} is below {BOX}": spec.block_size < BOX,
     }
     note = "warps that divide the work for steps that only decode"
     return accept_unless(refusals, SCORE + 1, note)
@@ -81,8 +83,7 @@ class MlaAttention(latent.MlaAttention):
             mixed,
             tiles(wide, HEADS, LATENT // 2),
             tiles(q, HEADS, TURNED),
-            tiles(cache, ROWS, LATENT // 2),
-            tiles(cache, ROWS, TURNED),
+            tiles(cache, BOX, PANEL),
             step.block_table,
             step.seq_lens,
             *pieces_of,
