@@ -14,10 +14,21 @@ def test_conformance(conformance_check) -> None:
 """
 
 
+#: What else pytest finds installed, and imports for seconds.
+OTHERS = (
+    "schemathesis",
+    "hypothesispytest",
+    "langsmith_plugin",
+    "anyio",
+    "xdist",
+    "xdist.looponfail",
+)
+
+
 def pytest_of(tmp_path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_mine.py").write_text(text)
     # Rewriting the plain asserts of all plugins would take longer than the test.
-    quick = ["--assert=plain", "-p", "no:cacheprovider", "-q"]
+    quick = ["--assert=plain", "-pno:cacheprovider", *(f"-pno:{name}" for name in OTHERS), "-q"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *quick, *words],
         cwd=tmp_path,
