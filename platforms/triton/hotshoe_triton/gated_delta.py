@@ -7,6 +7,7 @@ step alone decide, so that no other sequence changes its results.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,10 +33,15 @@ WARP_ENTRIES = 2048
 MOST_WARPS = 4
 #: Most tokens of a sequence that go one by one.
 FEW = 16
-#: Entries of a state that a program takes from chunk to chunk, and its threads.
-CARRIED, CARRY_THREADS = 2048, 128
-#: Threads of a program that solves a chunk (measured on an H200, as what is carried).
-SOLVE_THREADS = 64
+#: Most tokens of a chunk by family, 32 where nothing is said.
+MOST_TOKENS = {"rdna": 16, "hopper": 64}
+#: Rows of a state that a program carries, where bfloat16 is multiplied. A Hopper's matrix units
+#: take as many from registers. Others carry so many entries.
+CARRIED_ROWS, CARRIED = {"hopper": 64}, 2048
+#: Threads of a program that convolves, solves, carries or norms (measured on an H100).
+CONVOLVE_THREADS, CARRY_THREADS, NORM_THREADS = 256, 128, 128
+#: By whether a chunk has more than 32 tokens; with a decay for each channel.
+SOLVE_THREADS, CHANNEL_THREADS = (64, 128), 256
 
 
 def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
@@ -53,28 +59,152 @@ def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
 def tokens_of_chunk(spec: GatedDeltaSpec, facts: DeviceFacts) -> int:
     """Return how many tokens a chunk has: as many as registers hold.
 
-    With a decay for each channel, pairs of tokens are no matrix products and cost more. A state
-    that is kept behind a block ends a chunk.
+    With a decay for each channel there is more to hold. A state that is kept behind a block ends a
+    chunk.
     """
-    room = spec.key_dim <= 128 and PARTS[spec.dtype] == 1 and arch_of(facts).family != "rdna"
-    small = spec.checkpoints == "all" and spec.block_size <= 16
-    return 32 if room and spec.decay == "head" and not small else 16
+    room = spec.key_dim <= 128 and PARTS[spec.dtype] == 1
+    most = MOST_TOKENS.get(arch_of(facts).family, 32) if room else 16
+    most = min(most, 32) if spec.decay == "channel" else most
+    kept = spec.block_size if spec.checkpoints == "all" else most
+    return min(most, max(16, next_power_of_2(kept)))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What the kernels of `Chunks` hand on; `kernels.delta_chunks` says what each is."""
+
+    k: Tensor
+    q: Tensor
+    since_k: Tensor
+    until_k: Tensor
+    since_q: Tensor
+    solved: Tensor
+    scores: Tensor
+    v: Tensor
+    faded: Tensor
+    decay: Tensor
+
+
+class Chunks:
+    """Takes the tokens of sequences with more than a few, chunk by chunk."""
+
+    def __init__(self, spec: GatedDeltaSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels import delta_chunks
+
+        self._kernels, self._spec = delta_chunks, spec
+        parts, carried = PARTS[spec.dtype], state_parts(spec.dtype)
+        # Numbers are kept as they are multiplied.
+        self._parts, self._carried_parts = max(1, parts), max(1, carried)
+        self._type = torch.bfloat16 if parts else torch.float32
+        self._channels = spec.decay == "channel"
+        self._length = tokens_of_chunk(spec, facts)
+        span = spec.block_size if spec.checkpoints == "all" else self._length
+        self._unit = span // -(-span // self._length)
+        block_k, block_v = (
+            max(MIN_ROWS, next_power_of_2(size)) for size in (spec.key_dim, spec.value_dim)
+        )
+        arch, keeps = arch_of(facts), _kept(spec)
+        shared: dict[str, Any] = {"HEADS": spec.num_heads, "V": spec.value_dim, "FEW": FEW}
+        shared |= {"SPAN": span, "BLOCK_L": self._length} | chaining(facts)
+        self._norm = shared | {"SILU": spec.gate == "silu", "EPS": spec.norm_eps}
+        self._norm |= {"BLOCK_V": block_v, "num_warps": NORM_THREADS // arch.warp_size}
+        shared |= {"KEY_HEADS": spec.num_key_heads, "K": spec.key_dim}
+        shared |= {"PARTS": parts, "STATE_PARTS": carried}
+        self._convolve = shared | {"WIDTH": spec.conv_width, "BLOCK_C": max(block_k, block_v)}
+        self._convolve |= {"num_warps": CONVOLVE_THREADS // arch.warp_size}
+        self._convolve |= {name: keeps[name] for name in ("BLOCK_SIZE", "SINGLE")}
+        shared |= {"CHANNELS": self._channels, "BLOCK_K": block_k}
+        threads = CHANNEL_THREADS if self._channels else SOLVE_THREADS[self._length > 32]
+        self._solve = shared | {"num_warps": threads // arch.warp_size, "num_stages": 1}
+        self._solve["LEVELS"] = self._length.bit_length() - 1
+        few = max(MIN_ROWS, CARRIED // block_k)
+        rows = CARRIED_ROWS.get(arch.family, few) if parts == 1 else few
+        self._carry = shared | keeps | {"BLOCK_V": min(block_v, rows)}
+        self._carry["num_warps"] = CARRY_THREADS // arch.warp_size
+        ahead = self._channels or rows > few
+        self._carry["num_stages"] = 2 if ahead and arch.shared_bytes > 100 * KIB else 1
+
+    def __call__(
+        self,
+        out: Tensor,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        step: AttentionMetadata,
+        weights: GatedDeltaWeights,
+    ) -> None:
+        spec, tokens, rows = self._spec, len(out), step.num_reqs
+        places = tokens // self._unit + self._kernels.SPARE.value * rows
+        made = self._made(tokens, places, out.device)
+        # Results of float16 fit its range once they are normed.
+        y = torch.empty_like(out, dtype=torch.float32) if out.dtype is torch.float16 else out
+        lengths, table = (step.query_start_loc, step.seq_lens), step.block_table
+        gates, kernels = projected[:, spec.conv_size :], self._kernels
+        kernels.convolve_chunks[(places, 2 * spec.num_key_heads + spec.num_heads)](
+            projected, cache[0], weights.conv, made.k, made.q, made.v, table, *lengths, rows,
+            tokens, projected.stride(0), cache[0].stride(0), table.stride(0), **self._convolve,
+        )  # fmt: skip
+        kernels.solve_chunks[(places, spec.num_heads)](
+            gates, made.k, made.q, made.since_k, made.until_k, made.since_q, made.solved,
+            made.scores, made.faded, made.decay, weights.a, weights.dt_bias, *lengths, rows, tokens,
+            gates.stride(0), **self._solve,
+        )  # fmt: skip
+        self._take(y, made, cache[1], step)
+        kernels.norm_chunks[(places, spec.num_heads)](
+            out, y, gates, weights.norm, *lengths, rows, gates.stride(0), **self._norm
+        )
+
+    def _made(self, tokens: int, places: int, device: torch.device) -> Made:
+        """Return memory for what kernels hand on."""
+        spec, heads, key_heads = self._spec, self._spec.num_heads, self._spec.num_key_heads
+
+        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        def parts(of: int, *shape: int) -> Tensor:
+            return room(of, *shape, dtype=self._type)
+
+        few, more = self._parts, self._carried_parts
+        k, q = (parts(of, key_heads, tokens, spec.key_dim) for of in (more, few))
+        since_k, until_k, since_q = k, k, q
+        if self._channels:
+            shape = heads, tokens, spec.key_dim
+            since_k, until_k, since_q = (parts(of, *shape) for of in (more, more, few))
+        solved, scores = (parts(of, heads, tokens, self._length) for of in (more, few))
+        v, faded = room(tokens, spec.inner_size), room(2, heads, tokens)
+        decay = room(places, heads, spec.key_dim if self._channels else 1)
+        return Made(k, q, since_k, until_k, since_q, solved, scores, v, faded, decay)
+
+    def _take(self, y: Tensor, made: Made, cache: Tensor, step: AttentionMetadata) -> None:
+        """Take states through chunks."""
+        spec, table = self._spec, step.block_table
+        blocks = -(-spec.value_dim // self._carry["BLOCK_V"])
+        self._kernels.carry_chunks[(step.num_reqs, spec.num_heads, blocks)](
+            y, made.v, made.since_k, made.until_k, made.since_q, made.solved, made.scores,
+            made.faded, made.decay, cache, table, step.query_start_loc, step.seq_lens, len(y),
+            cache.stride(0), table.stride(0), **self._carry,
+        )  # fmt: skip
 
 
 class GatedDelta:
-    """See `hotshoe.slots.GatedDeltaOp`."""
+    """See `hotshoe.slots.GatedDeltaOp`. A platform may take chunks in its own way."""
 
     prepare = staticmethod(whole_step)
+    chunks = Chunks
 
     def __init__(self, spec: GatedDeltaSpec, facts: DeviceFacts, warps: int | None = None) -> None:
         from hotshoe_triton.kernels.gated_delta import gated_delta
 
         self._spec, self._kernel = spec, gated_delta
         self._convolve = Convolution(spec, facts)
-        self._chunks = Chunks(spec, facts)
+        self._chunks = self.chunks(spec, facts)
         block_k, block_v = next_power_of_2(spec.key_dim), next_power_of_2(spec.value_dim)
-        self._constants = _shape(spec) | _kept(spec) | chaining(facts)
+        self._constants: dict[str, Any] = _kept(spec) | chaining(facts)
         self._constants |= {
+            "HEADS": spec.num_heads,
+            "V": spec.value_dim,
+            "FEW": FEW,
+            "KEY_HEADS": spec.num_key_heads,
+            "K": spec.key_dim,
             "CHANNELS": spec.decay == "channel",
             "SILU": spec.gate == "silu",
             "EPS": spec.norm_eps,
@@ -94,12 +224,14 @@ class GatedDelta:
         out = projected.new_empty((len(projected), spec.inner_size))
         if not len(projected):
             return out
-        mixed = self._convolve(projected, cache[0], step, weights.conv, None)
         gates = projected[:, spec.conv_size :]
-        if step.max_query_len > FEW:
-            self._chunks(out, mixed, gates, cache[1], step, weights)
+        many = step.max_query_len > FEW
+        if many:
+            self._chunks(out, projected, cache, step, weights)
+            self._convolve.keep(projected, cache[0], step, FEW)
             if step.num_reqs == 1:
                 return out
+        mixed = self._convolve(projected, cache[0], step, weights.conv, None, FEW * many)
         self._kernel[(step.num_reqs, spec.num_heads)](
             out,
             mixed,
@@ -117,82 +249,6 @@ class GatedDelta:
             **self._constants,
         )
         return out
-
-
-class Chunks:
-    """Takes the tokens of sequences with more than a few, chunk by chunk."""
-
-    def __init__(self, spec: GatedDeltaSpec, facts: DeviceFacts) -> None:
-        from hotshoe_triton.kernels import delta_chunks
-
-        self._kernels, self._spec = delta_chunks, spec
-        parts, carried = PARTS[spec.dtype], state_parts(spec.dtype)
-        # Numbers are kept as they are multiplied.
-        self._parts, self._carried_parts = max(1, parts), max(1, carried)
-        self._type = torch.bfloat16 if parts else torch.float32
-        channels = spec.decay == "channel"
-        self._length = tokens_of_chunk(spec, facts)
-        span = spec.block_size if spec.checkpoints == "all" else self._length
-        self._unit = span // -(-span // self._length)
-        self._decays = spec.key_dim if channels else 1
-        block_k, block_v = (
-            max(MIN_ROWS, next_power_of_2(size)) for size in (spec.key_dim, spec.value_dim)
-        )
-        shared: dict[str, Any] = _shape(spec) | chaining(facts)
-        shared |= {"SPAN": span, "BLOCK_L": self._length, "BLOCK_V": block_v}
-        self._norm = shared | {"SILU": spec.gate == "silu", "EPS": spec.norm_eps}
-        shared |= {"CHANNELS": channels, "PARTS": parts, "STATE_PARTS": carried, "BLOCK_K": block_k}
-        arch = arch_of(facts)
-        self._solve = shared | {"num_warps": SOLVE_THREADS // arch.warp_size}
-        self._carry = shared | _kept(spec) | {"num_warps": CARRY_THREADS // arch.warp_size}
-        self._carry["BLOCK_V"] = max(MIN_ROWS, min(block_v, CARRIED // block_k))
-        # Small chunks leave room to load the next one meanwhile.
-        self._carry["num_stages"] = 3 if channels and arch.shared_bytes > 100 * KIB else 1
-
-    def __call__(
-        self,
-        out: Tensor,
-        mixed: Tensor,
-        gates: Tensor,
-        cache: Tensor,
-        step: AttentionMetadata,
-        weights: GatedDeltaWeights,
-    ) -> None:
-        spec, tokens, rows = self._spec, len(out), step.num_reqs
-        places = tokens // self._unit + self._kernels.SPARE.value * rows
-
-        def room(parts: int, columns: int) -> Tensor:
-            return mixed.new_empty((parts, spec.num_heads, tokens, columns), dtype=self._type)
-
-        w, k = (room(self._carried_parts, spec.key_dim) for _ in "wk")
-        q, scores = (room(self._parts, size) for size in (spec.key_dim, self._length))
-        decay = mixed.new_empty((places, spec.num_heads, self._decays))
-        between = (w, q, k, scores, decay)
-        lengths = (step.query_start_loc, step.seq_lens)
-        grid, kernels = (places, spec.num_heads), self._kernels
-        kernels.solve_chunks[grid](
-            mixed, gates, *between, weights.a, weights.dt_bias, *lengths, rows, tokens,
-            gates.stride(0), **self._solve,
-        )  # fmt: skip
-        parts = -(-spec.value_dim // self._carry["BLOCK_V"])
-        kernels.carry_chunks[(rows, spec.num_heads, parts)](
-            mixed, *between, cache, step.block_table, *lengths, tokens, cache.stride(0),
-            step.block_table.stride(0), **self._carry,
-        )  # fmt: skip
-        kernels.norm_chunks[grid](
-            out, mixed, gates, weights.norm, *lengths, rows, gates.stride(0), **self._norm
-        )
-
-
-def _shape(spec: GatedDeltaSpec) -> dict[str, Any]:
-    """Return the constants of all kernels."""
-    return {
-        "HEADS": spec.num_heads,
-        "KEY_HEADS": spec.num_key_heads,
-        "K": spec.key_dim,
-        "V": spec.value_dim,
-        "FEW": FEW,
-    }
 
 
 def _kept(spec: GatedDeltaSpec) -> dict[str, Any]:

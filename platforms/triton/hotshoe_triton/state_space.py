@@ -20,15 +20,15 @@ from hotshoe.slots import (
     whole_step,
 )
 from hotshoe_triton.attention import MIN_ROWS, REQUEST_BLOCKS, zeroed
-from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
+from hotshoe_triton.device import KIB, arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.states import PARTS, Convolution, state_parts
 
 #: Entries of a channel's state; a tile of more does not fit into registers.
 MAX_STATE_SIZE = 256
 #: Entries of a head's state that a program takes.
 ENTRIES = 4096
-#: Threads of a program of a prompt.
-CHUNK_THREADS = 256
+#: Threads of a program of a prompt, and chunks on their way where shared memory has room for them.
+CHUNK_THREADS, CHUNK_STAGES = 128, 2
 #: Channels of a part that one pass of the norm holds.
 NORMED = 2048
 
@@ -106,7 +106,7 @@ class StateSpace:
             "BLOCK_P": max(MIN_ROWS, channels),
             "BLOCK_N": block_n,
             "num_warps": CHUNK_THREADS // arch_of(facts).warp_size,
-            "num_stages": 1,
+            "num_stages": CHUNK_STAGES if arch_of(facts).shared_bytes > 100 * KIB else 1,
         }
         self._counters: list[Tensor] = []
 

@@ -37,9 +37,9 @@ class Convolution:
         spec: GatedDeltaSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
         facts: DeviceFacts,
     ) -> None:
-        from hotshoe_triton.kernels.states import convolve
+        from hotshoe_triton.kernels.states import convolve, keep_inputs
 
-        self._kernel, self._size = convolve, spec.conv_size
+        self._kernel, self._keep, self._size = convolve, keep_inputs, spec.conv_size
         # The first tile reads and writes what was kept, and no other may need it.
         self._tokens = max(TOKENS, next_power_of_2(spec.conv_width))
         gated = isinstance(spec, ShortConvSpec)
@@ -63,9 +63,14 @@ class Convolution:
         step: AttentionMetadata,
         taps: Tensor,
         bias: Tensor | None,
+        most: int = 0,
     ) -> Tensor:
         """Return [num_tokens, conv_size] of inputs, whose first columns these are; float32, or the
-        inputs' type between gates."""
+        inputs' type between gates.
+
+        Args:
+            most: Sequences with more tokens are left out; 0 takes all.
+        """
         dtype = inputs.dtype if self._constants["GATED"] else torch.float32
         out = torch.empty((len(inputs), self._size), dtype=dtype, device=inputs.device)
         tokens = 1 if step.max_query_len == 1 else self._tokens
@@ -86,6 +91,22 @@ class Convolution:
             step.block_table.stride(0),
             BIAS=bias is not None,
             BLOCK_T=tokens,
+            MOST=most,
             **self._constants,
         )
         return out
+
+    def keep(self, inputs: Tensor, cache: Tensor, step: AttentionMetadata, most: int) -> None:
+        """Keep the last inputs of sequences with more than `most` tokens."""
+        self._keep[(step.num_reqs, -(-self._size // self._channels))](
+            inputs,
+            cache,
+            step.block_table,
+            step.query_start_loc,
+            step.seq_lens,
+            inputs.stride(0),
+            cache.stride(0),
+            step.block_table.stride(0),
+            MOST=most,
+            **self._constants,
+        )

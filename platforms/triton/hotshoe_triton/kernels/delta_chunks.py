@@ -1,11 +1,12 @@
-"""The gated delta rule over prompts, chunk by chunk: three kernels behind each other.
+"""The gated delta rule over prompts, chunk by chunk: four kernels behind each other.
 
-Within a chunk, the values that replace others solve a triangular system. `solve_chunks` does so for
-all chunks at once, as it needs no state. `carry_chunks` takes the state from chunk to chunk, and
-`norm_chunks` norms and gates the results.
+`convolve_chunks` makes q, k and v. Within a chunk, the values that replace others solve a
+triangular system. `solve_chunks` inverts the systems of all chunks at once, as these need neither
+states nor values. `carry_chunks` takes the state from chunk to chunk, and `norm_chunks` norms and
+gates the results. Each is short, as instructions of a long kernel come from memory again and again.
 
 Source: Yang et al. 2024, arXiv:2412.06464, section 3.3; Kimi Team 2025, arXiv:2510.26692.
-Shape suffixes: L tokens of a chunk, K channels of keys, V channels of values.
+Shape suffixes: L tokens of a chunk, B blocks of them, K channels of keys, V channels of values.
 """
 
 import triton
@@ -20,6 +21,7 @@ from hotshoe_triton.kernels.states import (
     add_product,
     block_of,
     chunk_at,
+    convolved_tile,
     keep_state,
     load_split,
     product,
@@ -28,10 +30,13 @@ from hotshoe_triton.kernels.states import (
     split,
     store_split,
     tokens_of,
+    whole,
 )
 
 #: A row has at most so many more chunks than its tokens fill.
 SPARE = tl.constexpr(3)
+#: Tokens of a block whose system is solved row by row.
+BLOCK = tl.constexpr(16)
 
 
 @triton.jit
@@ -57,13 +62,6 @@ def chunk_of(
 
 
 @triton.jit
-def directions(at_LK, there_LK):
-    """Load vectors and bring them to length 1."""
-    x_LK = tl.load(at_LK, mask=there_LK, other=0.0)
-    return x_LK * tl.rsqrt(tl.sum(x_LK * x_LK, 1) + LENGTH_EPS)[:, None]
-
-
-@triton.jit
 def sums(power):
     """Return running sums of logarithms in two parts, of which the coarse one is exact, and totals.
 
@@ -76,42 +74,88 @@ def sums(power):
 
 
 @triton.jit
-def pairs_by_channel(q_LK, k_LK, coarse_LK, rest_LK):
-    """Return k k^T and q k^T, causal, each channel with its own decay between two tokens."""
+def pairs_by_channel(
+    q_LK, k_LK, coarse_LK, rest_LK, LEVELS: tl.constexpr, PARTS: tl.constexpr,
+    STATE_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Return k k^T and q k^T, causal, each channel with its own decay between two tokens.
+
+    Blocks of 2, 4, 8 .. tokens are cut into halves. From a token of the first half to one of the
+    second a channel decays until the first half ends, then further. Both factors are at most 1, and
+    one of them belongs to each token.
+    """
     LENGTH: tl.constexpr = q_LK.shape[0]
     at_L = tl.arange(0, LENGTH)
-    system_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
-    scores_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
-    for j in range(LENGTH):
-        only_L1 = (at_L == j)[:, None]
-        coarse_K = tl.sum(tl.where(only_L1, coarse_LK, 0.0), 0)
-        rest_K = tl.sum(tl.where(only_L1, rest_LK, 0.0), 0)
-        between_LK = coarse_LK - coarse_K[None, :] + (rest_LK - rest_K[None, :])
-        left_LK = tl.exp(tl.minimum(between_LK, 0.0))
-        left_LK *= tl.sum(tl.where(only_L1, k_LK, 0.0), 0)[None, :]
-        column_1L = (at_L == j)[None, :]
-        system_LL = tl.where(column_1L, tl.sum(k_LK * left_LK, 1)[:, None], system_LL)
-        scores_LL = tl.where(column_1L, tl.sum(q_LK * left_LK, 1)[:, None], scores_LL)
-    return system_LL, tl.where(at_L[:, None] >= at_L[None, :], scores_LL, 0.0)
+    nothing_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
+    system_LL = nothing_LL
+    scores_LL = tl.where(at_L[:, None] == at_L[None, :], tl.sum(q_LK * k_LK, 1)[:, None], 0.0)
+    for level in range(LEVELS):
+        half_L = at_L >> level
+        end_L = ((half_L >> 1 << 1) + 1 << level) - 1
+        end_LK = tl.broadcast_to(end_L[:, None], q_LK.shape)
+        between_LK = coarse_LK - tl.gather(coarse_LK, end_LK, 0)
+        left_LK = tl.exp(-tl.abs(between_LK + (rest_LK - tl.gather(rest_LK, end_LK, 0))))
+        pairs_LL = half_L[:, None] >> 1 == half_L[None, :] >> 1
+        pairs_LL &= half_L[:, None] > half_L[None, :]
+        turned_KL = tl.trans(k_LK * left_LK)
+        found_LL = product(k_LK * left_LK, turned_KL, nothing_LL, STATE_PARTS)
+        system_LL = tl.where(pairs_LL, found_LL, system_LL)
+        found_LL = product(q_LK * left_LK, turned_KL, nothing_LL, PARTS)
+        scores_LL = tl.where(pairs_LL, found_LL, scores_LL)
+    return system_LL, scores_LL
 
 
 @triton.jit
-def inverse_of(system_LL):
-    """Return the inverse of I + system, which is strictly lower triangular, row by row."""
+def blocks_of(system_LL):
+    """Return the inverses of I + each block on the diagonal: [B, BLOCK, BLOCK].
+
+    Rows are solved one after another, and each is taken from those below it.
+    """
+    BLOCKS: tl.constexpr = system_LL.shape[0] // BLOCK
+    at, at_B = tl.arange(0, BLOCK), tl.arange(0, BLOCKS)
+    block = tl.reshape(system_LL, (BLOCKS, BLOCK, BLOCKS, BLOCK))
+    same = at_B[:, None, None, None] == at_B[None, None, :, None]
+    block = tl.sum(tl.where(same, block, 0.0), 2)
+    inverse = tl.where((at[:, None] == at[None, :])[None, :, :], 1.0, tl.zeros_like(block))
+    for i in range(BLOCK - 1):
+        column = tl.sum(tl.where((at == i)[None, None, :], block, 0.0), 2)
+        row = tl.sum(tl.where((at == i)[None, :, None], inverse, 0.0), 1)
+        inverse -= column[:, :, None] * row[:, None, :]
+    return inverse
+
+
+@triton.jit
+def joined(inverse_LL, system_LL, SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """Return inverses of blocks on the diagonal that are twice as large as SIZE."""
     LENGTH: tl.constexpr = system_LL.shape[0]
-    at_L = tl.arange(0, LENGTH)
-    turned_LL = tl.trans(system_LL)
-    inverse_LL = tl.where(at_L[:, None] == at_L[None, :], 1.0, 0.0)
-    for i in range(1, LENGTH):
-        row_L = tl.sum(tl.where(at_L[None, :] == i, turned_LL, 0.0), 1)
-        known_L = tl.sum(row_L[:, None] * inverse_LL, 0)
-        inverse_LL = tl.where(at_L[:, None] == i, inverse_LL - known_L[None, :], inverse_LL)
+    block_L = tl.arange(0, LENGTH) // SIZE
+    below_LL = (block_L[:, None] == block_L[None, :] + 1) & (block_L[None, :] % 2 == 0)
+    nothing_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
+    half_LL = tl.where(below_LL, system_LL, 0.0)
+    half_LL = product(half_LL, inverse_LL, nothing_LL, PARTS)
+    return inverse_LL - product(inverse_LL, half_LL, nothing_LL, PARTS)
+
+
+@triton.jit
+def inverse_of(system_LL, PARTS: tl.constexpr):
+    """Return the inverse of I + system, which is strictly lower triangular."""
+    LENGTH: tl.constexpr = system_LL.shape[0]
+    BLOCKS: tl.constexpr = LENGTH // BLOCK
+    at_B = tl.arange(0, BLOCKS)
+    same = at_B[:, None, None, None] == at_B[None, None, :, None]
+    inverse_LL = tl.where(same, blocks_of(system_LL)[:, :, None, :], 0.0)
+    inverse_LL = tl.reshape(inverse_LL, (LENGTH, LENGTH))
+    if BLOCKS > 1:
+        inverse_LL = joined(inverse_LL, system_LL, BLOCK, PARTS)
+    if BLOCKS > 2:
+        inverse_LL = joined(inverse_LL, system_LL, 2 * BLOCK, PARTS)
     return inverse_LL
 
 
 @triton.jit
 def decays_by_channel(
-    gates_L, bias_ptr, decay_ptr, q_LK, k_LK, rate, there_L, there_K,
+    gates_L, bias_ptr, decay_ptr, q_LK, k_LK, rate, there_L, there_K, LEVELS: tl.constexpr,
+    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Return k k^T, q k^T and how far channels decay since a chunk began and until it ends."""
     at_K, there_LK = tl.arange(0, q_LK.shape[1]), there_L[:, None] & there_K[None, :]
@@ -121,144 +165,217 @@ def decays_by_channel(
         tl.where(there_LK, rate * softplus(raw_LK), 0.0)
     )
     tl.store(decay_ptr + at_K, tl.exp(total_K + total_rest_K), mask=there_K)
-    system_LL, scores_LL = pairs_by_channel(q_LK, k_LK, coarse_LK, rest_LK)
+    system_LL, scores_LL = pairs_by_channel(
+        q_LK, k_LK, coarse_LK, rest_LK, LEVELS, PARTS, STATE_PARTS
+    )
     until_LK = tl.exp(total_K[None, :] - coarse_LK + (total_rest_K[None, :] - rest_LK))
     return system_LL, scores_LL, tl.exp(coarse_LK + rest_LK), until_LK
 
 
 @triton.jit
-def decays_by_head(
-    gates_L, bias_ptr, decay_ptr, q_LK, k_LK, rate, there_L,
-    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
-):  # fmt: skip
-    """Return the same, with one decay for all channels."""
-    LENGTH: tl.constexpr = q_LK.shape[0]
-    at_L = tl.arange(0, LENGTH)
+def decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L):
+    """Return how far all channels decay between two tokens, since a chunk began, until it ends."""
+    at_L = tl.arange(0, there_L.shape[0])
     raw_L = tl.load(gates_L, mask=there_L, other=0.0).to(tl.float32) + tl.load(bias_ptr)
     coarse_L, rest_L, total, total_rest = sums(tl.where(there_L, rate * softplus(raw_L), 0.0))
     tl.store(decay_ptr, tl.exp(total + total_rest))
     between_LL = coarse_L[:, None] - coarse_L[None, :] + (rest_L[:, None] - rest_L[None, :])
     causal_LL = at_L[:, None] >= at_L[None, :]
     decay_LL = tl.exp(tl.where(causal_LL, between_LL, float("-inf")))
-    nothing_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
-    system_LL = product(k_LK, tl.trans(k_LK), nothing_LL, STATE_PARTS) * decay_LL
-    scores_LL = product(q_LK, tl.trans(k_LK), nothing_LL, PARTS) * decay_LL
     until_L = tl.exp(total - coarse_L + (total_rest - rest_L))
-    return system_LL, scores_LL, tl.exp(coarse_L + rest_L)[:, None], until_L[:, None]
+    return decay_LL, tl.exp(coarse_L + rest_L), until_L
 
 
 @triton.jit
-def solve(
-    inverse_LL, keys_LK, beta_L, w_ptrs_LK, v_ptrs_LV, apart, there_LK, there_LV,
-    STATE_PARTS: tl.constexpr,
-):  # fmt: skip
-    """Store what a chunk takes from the state, and what it adds where its values are."""
-    w_LK = tl.zeros(keys_LK.shape, tl.float32)
-    w_LK = product(inverse_LL, keys_LK, w_LK, STATE_PARTS)
-    store_split(w_ptrs_LK, apart, w_LK, there_LK, STATE_PARTS)
-    value_LV = tl.load(v_ptrs_LV, mask=there_LV, other=0.0) * beta_L[:, None]
-    new_LV = tl.zeros(value_LV.shape, tl.float32)
-    tl.store(v_ptrs_LV, product(inverse_LL, value_LV, new_LV, STATE_PARTS), mask=there_LV)
-
-
-@triton.jit
-def solve_chunks(
-    mixed_ptr, gates_ptr, w_ptr, q_ptr, k_ptr, scores_ptr, decay_ptr, rate_ptr, bias_ptr,
-    starts_ptr, lens_ptr, rows, tokens, gates_stride,
+def convolve_chunks(
+    inputs_ptr, conv_ptr, taps_ptr, k_ptr, q_ptr, v_ptr, table_ptr, starts_ptr, lens_ptr, rows,
+    tokens, inputs_stride, conv_stride, table_stride,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    CHANNELS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
-    STATE_PARTS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_V: tl.constexpr, CHAINED: tl.constexpr,
+    FEW: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
+    SPAN: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, BLOCK_L: tl.constexpr,
+    BLOCK_C: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Compute what a chunk adds and takes, whatever the state before it. Grid: (chunks, HEADS).
+    """Make q, k or v of a head. Grid: (chunks, 2 * KEY_HEADS + HEADS).
 
     Args:
-        mixed_ptr: [tokens, 2 * KEY_HEADS * K + HEADS * V] float32: q, k, v; for v come the values
-            that replace others where the state is 0.
-        gates_ptr: [tokens, HEADS * V + HEADS + decays], rows apart: z, beta, decays.
-        w_ptr: [1 or 2, HEADS, tokens, K], parts of a number first: times the state, what is taken
-            from these values.
-        q_ptr, k_ptr: The same: q, decayed since the chunk began, and k until it ends.
-        scores_ptr: [1 or 2, HEADS, tokens, BLOCK_L]: q k^T, decayed, causal.
-        decay_ptr: [chunks, HEADS, K or 1] float32: what the chunk leaves of the state before.
+        inputs_ptr: [tokens, q, k, v, z, beta, decays], rows apart.
+        conv_ptr: [blocks, WIDTH - 1, q, k, v], blocks apart: inputs of earlier tokens.
+        k_ptr: [1 or 2, KEY_HEADS, tokens, K], parts of a number first.
+        q_ptr: The same.
+        v_ptr: [tokens, HEADS * V] float32.
     """
-    place, head = tl.program_id(0), tl.program_id(1)
-    at_L, at_K, at_V = tl.arange(0, BLOCK_L), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    there_K, there_V, rate = at_K < K, at_V < V, tl.load(rate_ptr + head)
+    SIZE: tl.constexpr = 2 * KEY_HEADS * K + HEADS * V
+    place, head, at_C = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_C)
     wait(CHAINED)
     chunk, begin, before, length = chunk_of(place, starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L)
     if chunk < 0:
         return
     token_L, there_L, _high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
-    there_LK = there_L[:, None] & there_K[None, :]
-    source_L = mixed_ptr + token_L * (2 * KEY_HEADS * K + HEADS * V)
-    key_LK = source_L[:, None] + (head // (HEADS // KEY_HEADS) * K + at_K)[None, :]
-    q_LK = directions(key_LK, there_LK) * (K**-0.5)
-    k_LK = directions(key_LK + KEY_HEADS * K, there_LK)
-    side_L = gates_ptr + token_L * gates_stride + HEADS * V
-    beta_L = sigmoid(tl.load(side_L + head, mask=there_L, other=0.0).to(tl.float32))
-    beta_L = tl.where(there_L, beta_L, 0.0)
-    if CHANNELS:
-        decay_ptr += (place.to(tl.int64) * HEADS + head) * K
-        system_LL, scores_LL, since_LK, until_LK = decays_by_channel(
-            side_L + HEADS + head * K, bias_ptr + head * K, decay_ptr, q_LK, k_LK, rate, there_L,
-            there_K,
-        )  # fmt: skip
+    row = row_of(place, starts_ptr, rows, SPAN // ((SPAN + BLOCK_L - 1) // BLOCK_L), SPARE)
+    table_ptr += row.to(tl.int64) * table_stride
+    conv_ptr += block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * conv_stride
+    of_v = head - 2 * KEY_HEADS
+    first = tl.where(of_v < 0, head * K, 2 * KEY_HEADS * K + of_v * V)
+    there_C = at_C < tl.where(of_v < 0, K, V)
+    there_LC = there_L[:, None] & there_C[None, :]
+    x_LC = convolved_tile(
+        inputs_ptr, conv_ptr, taps_ptr, token_L, there_L, begin, before > 0, first + at_C, there_C,
+        inputs_stride, SIZE, WIDTH,
+    )  # fmt: skip
+    if of_v >= 0:
+        v_ptrs_LC = v_ptr + token_L[:, None] * (HEADS * V) + (of_v * V + at_C)[None, :]
+        tl.store(v_ptrs_LC, x_LC, mask=there_LC)
     else:
-        decay_ptr += place.to(tl.int64) * HEADS + head
-        system_LL, scores_LL, since_LK, until_LK = decays_by_head(
-            side_L + HEADS + head, bias_ptr + head, decay_ptr, q_LK, k_LK, rate, there_L, PARTS,
-            STATE_PARTS,
-        )  # fmt: skip
-    place_L = head.to(tl.int64) * tokens + token_L
-    place_LK, apart = place_L[:, None] * K + at_K[None, :], tokens.to(tl.int64) * HEADS
-    store_split(q_ptr + place_LK, apart * K, q_LK * since_LK, there_LK, PARTS)
-    store_split(k_ptr + place_LK, apart * K, k_LK * until_LK, there_LK, STATE_PARTS)
-    scores_ptr += place_L[:, None] * BLOCK_L + at_L[None, :]
-    store_split(scores_ptr, apart * BLOCK_L, scores_LL, there_L[:, None], PARTS)
+        x_LC *= tl.rsqrt(tl.sum(x_LC * x_LC, 1) + LENGTH_EPS)[:, None]
+        own_L = (head % KEY_HEADS).to(tl.int64) * tokens + token_L
+        own_LC, apart = own_L[:, None] * K + at_C[None, :], tokens.to(tl.int64) * (KEY_HEADS * K)
+        if head < KEY_HEADS:
+            store_split(q_ptr + own_LC, apart, x_LC * (K**-0.5), there_LC, PARTS)
+        else:
+            store_split(k_ptr + own_LC, apart, x_LC, there_LC, STATE_PARTS)
+
+
+@triton.jit
+def fade_by_head(
+    gates_L, bias_ptr, decay_ptr, rate, there_L, faded_ptrs_L, apart, q_LK, low_q_LK, k_LK,
+    low_k_LK, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Store decays since a chunk began and until it ends, and return k k^T and q k^T, decayed."""
+    decay_LL, since_L, until_L = decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L)
+    tl.store(faded_ptrs_L, since_L, mask=there_L)
+    tl.store(faded_ptrs_L + apart, until_L, mask=there_L)
+    turned_KL, low_KL = tl.trans(k_LK), tl.trans(low_k_LK)
+    nothing_LL = tl.zeros(decay_LL.shape, tl.float32)
+    system_LL = add_product(k_LK, low_k_LK, turned_KL, low_KL, nothing_LL, STATE_PARTS)
+    scores_LL = add_product(q_LK, low_q_LK, turned_KL, low_KL, nothing_LL, PARTS)
+    return system_LL * decay_LL, scores_LL * decay_LL
+
+
+@triton.jit
+def solve(
+    system_LL, scores_LL, beta_L, solved_ptr, scores_ptr, own_L, there_L, apart,
+    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Store q k^T, and what makes new values of wanted ones."""
+    LENGTH: tl.constexpr = system_LL.shape[0]
+    at_L = tl.arange(0, LENGTH)
+    own_LL = own_L[:, None] * LENGTH + at_L[None, :]
+    there_LL = there_L[:, None] & (at_L[None, :] >= 0)
+    store_split(scores_ptr + own_LL, apart * LENGTH, scores_LL, there_LL, PARTS)
     system_LL = tl.where(at_L[:, None] > at_L[None, :], system_LL * beta_L[:, None], 0.0)
-    v_LV = source_L[:, None] + (2 * KEY_HEADS * K + head * V + at_V)[None, :]
+    solved_LL = inverse_of(system_LL, STATE_PARTS) * beta_L[None, :]
+    store_split(solved_ptr + own_LL, apart * LENGTH, solved_LL, there_LL, STATE_PARTS)
+
+
+@triton.jit
+def solve_chunks(
+    gates_ptr, k_ptr, q_ptr, since_k_ptr, until_k_ptr, since_q_ptr, solved_ptr, scores_ptr,
+    faded_ptr, decay_ptr, rate_ptr, bias_ptr, starts_ptr, lens_ptr, rows, tokens, gates_stride,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    CHANNELS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
+    STATE_PARTS: tl.constexpr, LEVELS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Compute all of a chunk that needs neither state nor values. Grid: (chunks, HEADS).
+
+    BLOCK_L is 2 to the power of LEVELS.
+
+    Args:
+        gates_ptr: [tokens, z, beta, decays], rows apart.
+        k_ptr, q_ptr: As `convolve_chunks` leaves them.
+        since_k_ptr, until_k_ptr, since_q_ptr: With CHANNELS the same for each of HEADS, decayed
+            since the chunk began, and until it ends.
+        solved_ptr: [1 or 2, HEADS, tokens, BLOCK_L]: makes new values of wanted ones.
+        scores_ptr: The same: q k^T, decayed, causal.
+        faded_ptr: [2, HEADS, tokens] float32: decays since the chunk began, and until it ends;
+            not with CHANNELS.
+        decay_ptr: [chunks, HEADS, K or 1] float32: what the chunk leaves of the state before.
+    """
+    place, head = tl.program_id(0), tl.program_id(1)
+    at_K, rate = tl.arange(0, BLOCK_K), tl.load(rate_ptr + head)
+    there_K = at_K < K
+    wait(CHAINED)
+    chunk, begin, before, length = chunk_of(place, starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L)
+    if chunk < 0:
+        return
+    token_L, there_L, _high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
+    there_LK, all_tokens = there_L[:, None] & there_K[None, :], tokens.to(tl.int64)
+    shared_LK = (head // (HEADS // KEY_HEADS) * all_tokens + token_L)[:, None] * K + at_K[None, :]
+    apart = all_tokens * (KEY_HEADS * K)
+    k_LK, low_k_LK = load_split(k_ptr + shared_LK, apart, there_LK, STATE_PARTS)
+    q_LK, low_q_LK = load_split(q_ptr + shared_LK, apart, there_LK, PARTS)
+    own_L, apart = head * all_tokens + token_L, all_tokens * HEADS
+    side_L = gates_ptr + token_L * gates_stride + HEADS * V
+    beta_L = sigmoid(tl.load(side_L + head, mask=there_L, other=float("-inf")).to(tl.float32))
+    if CHANNELS:
+        k_LK, q_LK = whole(k_LK, low_k_LK, STATE_PARTS), whole(q_LK, low_q_LK, PARTS)
+        system_LL, scores_LL, since_LK, until_LK = decays_by_channel(
+            side_L + HEADS + head * K, bias_ptr + head * K,
+            decay_ptr + (place.to(tl.int64) * HEADS + head) * K, q_LK, k_LK, rate, there_L,
+            there_K, LEVELS, PARTS, STATE_PARTS,
+        )  # fmt: skip
+        own_LK = own_L[:, None] * K + at_K[None, :]
+        store_split(since_q_ptr + own_LK, apart * K, q_LK * since_LK, there_LK, PARTS)
+        store_split(since_k_ptr + own_LK, apart * K, k_LK * since_LK, there_LK, STATE_PARTS)
+        store_split(until_k_ptr + own_LK, apart * K, k_LK * until_LK, there_LK, STATE_PARTS)
+    else:
+        system_LL, scores_LL = fade_by_head(
+            side_L + HEADS + head, bias_ptr + head,
+            decay_ptr + place.to(tl.int64) * HEADS + head, rate, there_L, faded_ptr + own_L, apart,
+            q_LK, low_q_LK, k_LK, low_k_LK, PARTS, STATE_PARTS,
+        )  # fmt: skip
     solve(
-        inverse_of(system_LL), k_LK * since_LK * beta_L[:, None], beta_L, w_ptr + place_LK, v_LV,
-        apart * K, there_LK, there_L[:, None] & there_V[None, :], STATE_PARTS,
+        system_LL, scores_LL, beta_L, solved_ptr, scores_ptr, own_L, there_L, apart, PARTS,
+        STATE_PARTS,
     )  # fmt: skip
 
 
 @triton.jit
 def take_chunk(
-    state_VK, v_ptrs_LV, w_ptr, q_ptr, k_ptr, scores_ptr, decay, place_L, there_L, there_K, there_V,
-    apart, K: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+    state_VK, v_VL, k_ptr, until_k_ptr, q_ptr, solved_ptr, scores_ptr, decay, since_L, until_L,
+    shared_L, own_L, there_L, there_K, shared_apart, apart,
+    K: tl.constexpr, CHANNELS: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Store a chunk's results where its values are, and return the state behind it.
+    """Return a chunk's results and the state behind it.
 
     Args:
-        place_L: Of the chunk's tokens among those of all heads; `apart` is how many these are.
+        shared_L, own_L: Places of the chunk's tokens among those of all heads that k has, and that
+            there are; `shared_apart` and `apart` is how many these are.
     """
-    LENGTH: tl.constexpr = place_L.shape[0]
+    LENGTH: tl.constexpr = own_L.shape[0]
     at_L, at_K = tl.arange(0, LENGTH), tl.arange(0, state_VK.shape[1])
-    place_LK, there_LK = place_L[:, None] * K + at_K[None, :], there_L[:, None] & there_K[None, :]
-    place_LL = place_L[:, None] * LENGTH + at_L[None, :]
-    w_LK, low_w_LK = load_split(w_ptr + place_LK, apart * K, there_LK, STATE_PARTS)
-    k_LK, low_k_LK = load_split(k_ptr + place_LK, apart * K, there_LK, STATE_PARTS)
-    q_LK, low_q_LK = load_split(q_ptr + place_LK, apart * K, there_LK, PARTS)
-    scores_LL, low_LL = load_split(scores_ptr + place_LL, apart * LENGTH, there_L[:, None], PARTS)
-    there_LV = there_L[:, None] & there_V[None, :]
-    high_KV, low_KV = split(tl.trans(state_VK), STATE_PARTS)
-    new_LV = tl.load(v_ptrs_LV, mask=there_LV, other=0.0)
-    nothing_LV = tl.zeros(new_LV.shape, tl.float32)
-    new_LV -= add_product(w_LK, low_w_LK, high_KV, low_KV, nothing_LV, STATE_PARTS)
-    y_LV = add_product(q_LK, low_q_LK, high_KV, low_KV, nothing_LV, PARTS)
-    new_LV, low_LV = split(new_LV, STATE_PARTS)
-    y_LV = add_product(scores_LL, low_LL, new_LV, low_LV, y_LV, PARTS)
-    tl.store(v_ptrs_LV, y_LV, mask=there_LV)
-    new_VL, low_VL = tl.trans(new_LV), tl.trans(low_LV)
-    return add_product(new_VL, low_VL, k_LK, low_k_LK, state_VK * decay, STATE_PARTS)
+    at_LK, there_LK = shared_L[:, None] * K + at_K[None, :], there_L[:, None] & there_K[None, :]
+    at_LL = own_L[:, None] * LENGTH + at_L[None, :]
+    there_LL = there_L[:, None] & (at_L[None, :] >= 0)
+    k_LK, low_k_LK = load_split(k_ptr + at_LK, shared_apart * K, there_LK, STATE_PARTS)
+    q_LK, low_q_LK = load_split(q_ptr + at_LK, shared_apart * K, there_LK, PARTS)
+    solved_LL, low_solved_LL = load_split(solved_ptr + at_LL, apart * LENGTH, there_LL, STATE_PARTS)
+    scores_LL, low_LL = load_split(scores_ptr + at_LL, apart * LENGTH, there_LL, PARTS)
+    nothing_VL = tl.zeros(v_VL.shape, tl.float32)
+    high_VK, low_VK = split(state_VK, STATE_PARTS)
+    found_VL = add_product(
+        high_VK, low_VK, tl.trans(k_LK), tl.trans(low_k_LK), nothing_VL, STATE_PARTS
+    )
+    y_VL = add_product(high_VK, low_VK, tl.trans(q_LK), tl.trans(low_q_LK), nothing_VL, PARTS)
+    if not CHANNELS:
+        found_VL, y_VL = found_VL * since_L[None, :], y_VL * since_L[None, :]
+    wanted_VL, low_VL = split(v_VL - found_VL, STATE_PARTS)
+    new_VL = add_product(
+        wanted_VL, low_VL, tl.trans(solved_LL), tl.trans(low_solved_LL), nothing_VL, STATE_PARTS
+    )
+    high_VL, low_VL = split(new_VL, STATE_PARTS)
+    y_VL = add_product(high_VL, low_VL, tl.trans(scores_LL), tl.trans(low_LL), y_VL, PARTS)
+    if CHANNELS:
+        k_LK, low_k_LK = load_split(until_k_ptr + at_LK, shared_apart * K, there_LK, STATE_PARTS)
+    else:
+        high_VL, low_VL = split(new_VL * until_L[None, :], STATE_PARTS)
+    return y_VL, add_product(high_VL, low_VL, k_LK, low_k_LK, state_VK * decay, STATE_PARTS)
 
 
 @triton.jit
 def carry_chunks(
-    mixed_ptr, w_ptr, q_ptr, k_ptr, scores_ptr, decay_ptr, cache_ptr, table_ptr, starts_ptr,
-    lens_ptr, tokens, block_stride, table_stride,
+    y_ptr, v_ptr, k_ptr, until_k_ptr, q_ptr, solved_ptr, scores_ptr, faded_ptr, decay_ptr,
+    cache_ptr, table_ptr, starts_ptr, lens_ptr, tokens, block_stride, table_stride,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     CHANNELS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
     STATE_PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr, ALL: tl.constexpr,
@@ -267,13 +384,13 @@ def carry_chunks(
     """Take each sequence's state through its chunks. Grid: (rows, HEADS, V / BLOCK_V).
 
     Args:
-        mixed_ptr: As `solve_chunks` leaves it; for v come the results.
+        y_ptr: [tokens, HEADS * V], the results.
         cache_ptr: [blocks, HEADS, V, K], blocks apart.
     """
     PIECES: tl.constexpr = (SPAN + BLOCK_L - 1) // BLOCK_L
+    SHARED: tl.constexpr = HEADS if CHANNELS else KEY_HEADS
     row, head = tl.program_id(0), tl.program_id(1)
-    at_K, at_V = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    at_V += tl.program_id(2) * BLOCK_V
+    at_K, at_V = tl.arange(0, BLOCK_K), tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     there_K, there_V = at_K < K, at_V < V
     wait(CHAINED)
     begin, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
@@ -288,21 +405,27 @@ def carry_chunks(
     state_VK = tl.load(cache_ptr + read, mask=there_VK & (before > 0), other=0.0).to(tl.float32)
     first, last = chunk_at(before, SPAN, BLOCK_L), chunk_at(length - 1, SPAN, BLOCK_L)
     place = (begin // (SPAN // PIECES) + SPARE * row - first).to(tl.int64)
-    mixed_ptr += 2 * KEY_HEADS * K + head * V
-    apart = tokens.to(tl.int64) * HEADS
+    all_tokens = tokens.to(tl.int64)
     for chunk in range(first, last + 1):
         token_L, there_L, high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
+        own_L = head * all_tokens + token_L
+        since_L, until_L = own_L, own_L
         if CHANNELS:
             at = ((place + chunk) * HEADS + head) * K + at_K
             decay = tl.load(decay_ptr + at, mask=there_K, other=0.0)[None, :]
         else:
             decay = tl.load(decay_ptr + (place + chunk) * HEADS + head)
-        v_L = mixed_ptr + token_L * (2 * KEY_HEADS * K + HEADS * V)
-        state_VK = take_chunk(
-            state_VK, v_L[:, None] + at_V[None, :], w_ptr, q_ptr, k_ptr, scores_ptr, decay,
-            head.to(tl.int64) * tokens + token_L, there_L, there_K, there_V, apart, K, PARTS,
-            STATE_PARTS,
+            since_L = tl.load(faded_ptr + own_L, mask=there_L, other=0.0)
+            until_L = tl.load(faded_ptr + all_tokens * HEADS + own_L, mask=there_L, other=0.0)
+        at_VL = (head * V + at_V)[:, None] + token_L[None, :] * (HEADS * V)
+        there_VL = there_V[:, None] & there_L[None, :]
+        v_VL = tl.load(v_ptr + at_VL, mask=there_VL, other=0.0)
+        y_VL, state_VK = take_chunk(
+            state_VK, v_VL, k_ptr, until_k_ptr, q_ptr, solved_ptr, scores_ptr, decay, since_L,
+            until_L, head // (HEADS // SHARED) * all_tokens + token_L, own_L, there_L, there_K,
+            all_tokens * SHARED, all_tokens * HEADS, K, CHANNELS, PARTS, STATE_PARTS,
         )  # fmt: skip
+        tl.store(y_ptr + at_VL, y_VL.to(y_ptr.dtype.element_ty), mask=there_VL)
         if ALL:
             whole = (high % BLOCK_SIZE == 0) & (high < length)
             if whole:
@@ -314,12 +437,12 @@ def carry_chunks(
 
 @triton.jit
 def norm_chunks(
-    out_ptr, mixed_ptr, gates_ptr, norm_ptr, starts_ptr, lens_ptr, rows, gates_stride,
-    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    SILU: tl.constexpr, EPS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr,
-    BLOCK_L: tl.constexpr, BLOCK_V: tl.constexpr, CHAINED: tl.constexpr,
+    out_ptr, y_ptr, gates_ptr, norm_ptr, starts_ptr, lens_ptr, rows, gates_stride,
+    HEADS: tl.constexpr, V: tl.constexpr, SILU: tl.constexpr, EPS: tl.constexpr,
+    FEW: tl.constexpr, SPAN: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_V: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Norm and gate each result that `carry_chunks` left. Grid: (chunks, HEADS)."""
+    """Norm and gate each result that `carry_chunks` left, in place too. Grid: (chunks, HEADS)."""
     head, at_V = tl.program_id(1), tl.arange(0, BLOCK_V)
     there_V = at_V < V
     weight_V = tl.load(norm_ptr + at_V, mask=there_V, other=0.0).to(tl.float32)
@@ -331,8 +454,8 @@ def norm_chunks(
         return
     token_L, there_L, _high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
     there_LV, at_V = there_L[:, None] & there_V[None, :], head * V + at_V
-    y_L = mixed_ptr + token_L * (2 * KEY_HEADS * K + HEADS * V) + 2 * KEY_HEADS * K
-    y_LV = tl.load(y_L[:, None] + at_V[None, :], mask=there_LV, other=0.0)
+    place_LV = token_L[:, None] * (HEADS * V) + at_V[None, :]
+    y_LV = tl.load(y_ptr + place_LV, mask=there_LV, other=0.0).to(tl.float32)
     z_L = gates_ptr + token_L * gates_stride
     z_LV = tl.load(z_L[:, None] + at_V[None, :], mask=there_LV, other=0.0).to(tl.float32)
     gate_LV = sigmoid(z_LV)
@@ -340,5 +463,4 @@ def norm_chunks(
         gate_LV *= z_LV
     scale_L = tl.rsqrt(tl.sum(y_LV * y_LV, 1) / V + EPS)
     y_LV *= scale_L[:, None] * weight_V[None, :] * gate_LV
-    place_LV = out_ptr + token_L[:, None] * (HEADS * V) + at_V[None, :]
-    tl.store(place_LV, y_LV.to(out_ptr.dtype.element_ty), mask=there_LV)
+    tl.store(out_ptr + place_LV, y_LV.to(out_ptr.dtype.element_ty), mask=there_LV)

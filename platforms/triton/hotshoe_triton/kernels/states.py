@@ -53,6 +53,15 @@ def split(x, PARTS: tl.constexpr):
 
 
 @triton.jit
+def whole(high, low, PARTS: tl.constexpr):
+    """Return numbers that `split` split."""
+    x = high.to(tl.float32)
+    if PARTS == 2:
+        x += low.to(tl.float32)
+    return x
+
+
+@triton.jit
 def add_product(a_high, a_low, b_high, b_low, sums, PARTS: tl.constexpr):
     """Return sums + a b, of numbers as `split` returns them."""
     if PARTS == 0:
@@ -173,6 +182,29 @@ def opened(x, gates, there, GATED: tl.constexpr):
 
 
 @triton.jit
+def convolved_tile(
+    inputs, old, taps, token, wanted, begin, known, channels, there, stride_input,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Return a tile of inputs, convolved, behind SiLU, where `token` and `channels` are."""
+    at = (token - begin).to(tl.int32)
+    total = tl.zeros((token.shape[0], channels.shape[0]), tl.float32)
+    if tl.min(at, 0) < WIDTH - 1:
+        for j in range(WIDTH):
+            x = seen(inputs, old, at - (WIDTH - 1) + j, wanted, begin, known, channels, there,
+                     stride_input, SIZE, WIDTH, False)  # fmt: skip
+            tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
+            total += x * tap[None, :]
+    else:
+        for j in tl.static_range(WIDTH):
+            x = inputs + (token - (WIDTH - 1) + j)[:, None] * stride_input + channels[None, :]
+            x = tl.load(x, mask=wanted[:, None] & there[None, :], other=0.0).to(tl.float32)
+            tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
+            total += x * tap[None, :]
+    return total * sigmoid(total)
+
+
+@triton.jit
 def convolve(
     out,  # [tokens, SIZE] float32, or the model's type where GATED
     inputs,  # [tokens, SIZE], rows apart; where GATED [tokens, 3 SIZE]: gate, gate behind, x
@@ -182,13 +214,14 @@ def convolve(
     rows, stride_input, stride_block, stride_table,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
-    GATED: tl.constexpr, CHAINED: tl.constexpr,
+    MOST: tl.constexpr, GATED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Convolve a sequence's tokens in a block of channels, apply SiLU or the gate behind, and keep
     the last inputs.
 
     Grid: (places, SIZE / BLOCK_C); a row has a place for each BLOCK_T tokens. The program of the
     first tokens alone reads and writes these channels of the sequence's states, in this order.
+    Rows of more than MOST tokens are left out, unless MOST is 0.
     """
     place, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     there = channels < SIZE
@@ -202,7 +235,7 @@ def convolve(
         first = (place - begin // BLOCK_T - row) * BLOCK_T
     count = end - begin
     before = length - count
-    if first >= count:
+    if (first >= count) | ((MOST > 0) & (count > MOST)):
         return
     columns = table + row.to(tl.int64) * stride_table
     old = cache + block_of(columns, before, BLOCK_SIZE, SINGLE) * stride_block
@@ -221,14 +254,48 @@ def convolve(
     tl.store(place, total.to(out.dtype.element_ty), mask=mask)
     if first > 0:
         return
+    keep_all(
+        inputs, old, cache, columns, channels, there, begin, count, before, stride_input,
+        stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE, ALL, GATED,
+    )  # fmt: skip
+
+
+@triton.jit
+def keep_inputs(
+    inputs, cache, table, starts, lens, stride_input, stride_block, stride_table,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
+    ALL: tl.constexpr, BLOCK_C: tl.constexpr, MOST: tl.constexpr, GATED: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Keep the last inputs of rows of more than MOST tokens. Grid: (rows, SIZE / BLOCK_C)."""
+    row, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    wait(CHAINED)
+    begin, end, length = tl.load(starts + row), tl.load(starts + row + 1), tl.load(lens + row)
+    if end - begin <= MOST:
+        return
+    before, columns = length - (end - begin), table + row.to(tl.int64) * stride_table
+    old = cache + block_of(columns, before, BLOCK_SIZE, SINGLE) * stride_block
+    keep_all(
+        inputs, old, cache, columns, channels, channels < SIZE, begin, end - begin, before,
+        stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE, ALL, GATED,
+    )  # fmt: skip
+
+
+@triton.jit
+def keep_all(
+    inputs, old, cache, columns, channels, there, begin, count, before, stride_input, stride_block,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
+    ALL: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    """Keep the last inputs of a step, and with ALL those at each end of a block."""
     keep(
         inputs, old, cache, columns, channels, there, begin, count, before,
         stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE, GATED,
     )  # fmt: skip
     if ALL:
         # From the last end of a block to the first, whose block may be the one that is read.
-        for i in range((length - 1) // BLOCK_SIZE - before // BLOCK_SIZE):
-            done = ((length - 1) // BLOCK_SIZE - i) * BLOCK_SIZE - before
+        for i in range((before + count - 1) // BLOCK_SIZE - before // BLOCK_SIZE):
+            done = ((before + count - 1) // BLOCK_SIZE - i) * BLOCK_SIZE - before
             keep(
                 inputs, old, cache, columns, channels, there, begin, done, before,
                 stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE, GATED,
