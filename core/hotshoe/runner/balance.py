@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.layers.experts import Share, table_of
 from hotshoe.slots import CommunicatorOp
@@ -208,9 +209,18 @@ def _copied(counts: Tensor, experts: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def balance_of(config: EngineConfig, ctx: BuildContext, axis: Axis) -> ExpertBalance | None:
-    """Return what moves the experts of a model that was built; None where they stay."""
+    """Return what moves the experts of a model that was built; None where they stay.
+
+    Raises:
+        ConfigError: An operation does not tell what it keeps.
+    """
     if not config.enable_eplb or not ctx.mixtures:
         return None
     assert ctx.communicator is not None
+    if any(share.state is None for share in ctx.mixtures):
+        raise ConfigError(
+            "enable_eplb moves experts, but the operation of slot moe has no `state`, which tells "
+            "where they are; choose another with --kernel moe=NAME, or leave enable_eplb out"
+        )
     settled = max(SETTLED, config.num_steps_in_flight)
     return ExpertBalance(ctx.mixtures, axis, ctx.communicator, config.eplb_step_interval, settled)

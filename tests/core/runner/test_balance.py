@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
 from hotshoe.layers.experts import share_of
 from hotshoe.runner.balance import (
     CHANGES,
@@ -96,6 +98,9 @@ def test_counts_are_read_when_no_step_before_them_is_under_way(monkeypatch) -> N
     ctx = SimpleNamespace(mixtures=[share_of(4, axis, "cpu", 0)], communicator=group)
     parallel = {"pipeline_parallel_size": 2, "pipeline_steps": 64}
     config = EngineConfig("m", enable_eplb=True, eplb_step_interval=1, **parallel)
+    with pytest.raises(ConfigError, match=r"moe has no `state`.*--kernel moe=NAME"):
+        balance_of(config, ctx, axis)
+    ctx.mixtures[0].state = dict
     balance = balance_of(config, ctx, axis)
     assert balance is not None
     for _ in range(200):
