@@ -40,7 +40,7 @@ class StandIn:
             ]  # fmt: skip
             tensors = (d.base for d in (v, k, k, q, solved, scores))
             shape = {"K": 128, "BLOCK_K": 128, "BLOCK_L": 64, "BLOCK_V": 64, "CHANNELS": False}
-            shape |= {"PARTS": 1, "STATE_PARTS": 2}
+            shape |= {"PARTS": 1, "STATE_PARTS": 2, "num_stages": 1}
             delta_chunks.carry_chunks[grid](y, *tensors, *others, **shape, **constants)
 
         return launch

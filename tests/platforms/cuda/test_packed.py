@@ -57,14 +57,14 @@ class StandIn:
             places = [words.int() >> 4 * place & 15 for place in range(4)]
             values = torch.cat(places, 2).transpose(0, 1).reshape(n, -1)[:, :k]
             if constants["ZEROS"] == "none":
-                sizes = torch.tensor(groups.DOUBLED)
+                sizes = torch.tensor(groups.DOUBLED, device=x.device)
                 values, zero = torch.cat([sizes, -sizes])[values], torch.zeros_like(scale)
             if constants["ZEROS"] == "inside":
                 bits = scale.view(torch.int32)
                 zero, scale = (bits & 31).double(), (bits & -32).view(torch.float32)
             elif constants["ZEROS"] == "half":
                 zero = torch.full_like(scale, 8)
-            at = torch.arange(k) // min(constants["GROUP"], k)
+            at = torch.arange(k, device=x.device) // min(constants["GROUP"], k)
             sums = x.double() @ ((values.double() - zero.T[:, at]) * scale.T[:, at].double()).T
             y.copy_(sums + bias if constants["BIAS"] else sums)
             self.launched.append(grid)

@@ -100,7 +100,10 @@ def test_kernels_are_compiled_beside_it(tmp_path: Path) -> None:
     for module in ("hotshoe_kernels", "foreign"):
         (tmp_path / f"{module}.py").write_text(KERNELS)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TRITON")}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    environment |= {
+        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(map(str, [tmp_path, *sys.path])),
+    }
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         capture_output=True,
