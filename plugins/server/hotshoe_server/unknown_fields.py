@@ -17,6 +17,8 @@ from hotshoe_server.validation import Body, Place, find_place, validated
 _log = logging.getLogger(__name__)
 #: How often a body is read again; a list of objects names one mistake at a time.
 MAX_ROUNDS = 64
+#: Fields whose values name one of several alternatives.
+TAGS = ("role", "type")
 #: Names that the log has had, each once; clients choose them, so there is an end.
 MAX_NAMES = 256
 _named: set[str] = set()
@@ -43,6 +45,7 @@ def without_unknown(model: type[Body], body: bytes, error: ValidationError) -> B
         if not places:
             break
         for place in places:
+            _say(place)
             _remove(value, place)
         try:
             return validated(model, to_json(value))
@@ -51,12 +54,38 @@ def without_unknown(model: type[Body], body: bytes, error: ValidationError) -> B
     raise from_validation(error, to_json(value)) from None
 
 
-def _remove(value: Any, place: Place) -> None:
-    """Take a field out, and say so once."""
-    for part in place[:-1]:
-        value = value[part]
-    value.pop(place[-1], None)
+def _say(place: Place) -> None:
+    """Say once that a field is left out."""
     name = clean(spelt(tuple(0 if isinstance(part, int) else part for part in place)) or "")
     if name not in _named and len(_named) < MAX_NAMES:
         _named.add(name)
         _log.warning("a field that nobody knows is ignored: %s", name)
+
+
+def _remove(value: Any, place: Place) -> None:
+    """Take a field out, also of entries that have the form of the one that was named: they are
+    read alike, and long conversations have more of them than there are rounds."""
+    part, *rest = place
+    if isinstance(part, int):
+        form = _form(value[part])
+        for entry in [entry for entry in value if _form(entry) == form]:
+            _remove(entry, tuple(rest))
+    elif not rest:
+        value.pop(part, None)
+    elif _leads(value.get(part), rest[0]):
+        _remove(value[part], tuple(rest))
+
+
+def _leads(value: Any, part: int | str) -> bool:
+    """Tell whether a value has such a part."""
+    if isinstance(part, int):
+        return isinstance(value, list) and part < len(value)
+    return isinstance(value, dict)
+
+
+def _form(entry: Any) -> object:
+    """Return what says how an entry of a list is read: the types of its fields, and names of
+    alternatives."""
+    if not isinstance(entry, dict):
+        return type(entry)
+    return {key: entry[key] if key in TAGS else type(entry[key]) for key in entry}

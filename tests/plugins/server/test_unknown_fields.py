@@ -30,7 +30,7 @@ def test_they_are_left_out_at_every_depth_and_named_once(lenient, engine, caplog
         ({"messages": ASK, "nonsense": 1, "best_of": 2}, "best_of"),
         ({"nonsense": 1}, "messages"),
         ({"messages": [*ASK, {"role": "alien", "nonsense": 1}]}, "messages[2]"),
-        ({"messages": [{**ASK[0], "x": 1} for _ in range(100)]}, "messages["),
+        ({"messages": [{**ASK[0], f"x{i}": 1} for i in range(100)]}, "messages["),
     ],
 )
 def test_other_mistakes_are_still_named(lenient, engine, body, param) -> None:
@@ -38,6 +38,23 @@ def test_other_mistakes_are_still_named(lenient, engine, body, param) -> None:
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith(param)
     assert engine.requests == []
+
+
+def test_a_long_conversation_may_have_one_in_every_message(lenient, engine) -> None:
+    turns = [ASK[0], {"role": "assistant", "content": "Yes", "refusal": None, "audio_id": 1}]
+    turns *= unknown_fields.MAX_ROUNDS // 2 + 2
+    assert lenient.post(PATH, messages=turns).status_code == 200
+
+
+def test_entries_that_know_a_field_keep_it() -> None:
+    value = [
+        {"role": "a", "x": 1},
+        {"role": "b", "x": 1},
+        {"role": "a", "x": ""},
+        {"role": "a", "x": 2},
+    ]
+    unknown_fields._remove(value, (0, "x"))
+    assert value == [{"role": "a"}, {"role": "b", "x": 1}, {"role": "a", "x": ""}, {"role": "a"}]
 
 
 def test_what_is_no_json_is_still_refused(lenient) -> None:
