@@ -8,7 +8,7 @@ from typing import Any
 
 from hotshoe.cli.parser import Parser
 from hotshoe.models.config import merged
-from hotshoe_server.vllm_flags import FLAGS, VALUES
+from hotshoe_server.vllm_flags import ADAPTERS, DRAFTS, FLAGS, VALUES
 
 _FLAGS = {flag.name: flag for flag in FLAGS if flag.name != "--model"}
 #: What vLLM does unless a file says false; of all others, false asks for nothing.
@@ -25,12 +25,21 @@ def own_options(values: Mapping[str, Any], parser: Parser) -> dict[str, Any]:
     Raises:
         ConfigError: An option of vLLM's cannot be honored.
     """
-    own = {name: _here(name, value) for name, value in values.items() if _flag(name) not in _FLAGS}
+    own = {
+        name: _here(name, value) for name, value in values.items() if not _is_theirs(name, value)
+    }
     words = [word for name in values if name not in own for word in _words(name, values[name])]
     if not words:
         return own
     found = vars(parser.parse(words))
     return merged({name: value for name, value in found.items() if name != "config"}, own)
+
+
+def _is_theirs(name: str, value: Any) -> bool:
+    """Tell whether the command line's table says what an option stands for."""
+    flag = _flag(name)
+    drafts = flag == DRAFTS and isinstance(value, Mapping)
+    return drafts or (flag == ADAPTERS and isinstance(value, list)) or flag in _FLAGS
 
 
 def _flag(name: str) -> str:
@@ -50,6 +59,11 @@ def _words(name: str, value: Any) -> list[str]:
         return []
     if value is False:
         return [f"--no-{flag[2:]}"] if name in _ON else []
-    if value is True and not _FLAGS[flag].takes:
+    if value is True and flag in _FLAGS and not _FLAGS[flag].takes:
         return [flag]
-    return [f"{flag}={value if isinstance(value, str) else json.dumps(value)}"]
+    return [f"{flag}={_text(entry)}" for entry in (value if flag == ADAPTERS else [value])]
+
+
+def _text(value: Any) -> str:
+    """Write a value as a word; YAML reads dates as such."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)

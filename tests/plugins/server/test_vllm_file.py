@@ -1,5 +1,7 @@
 """Files that were written for `vllm serve`."""
 
+from datetime import date
+
 import pytest
 
 from hotshoe.cli.options import add_engine_flags, add_option_flags
@@ -33,6 +35,12 @@ def parser() -> Parser:
         ({"trust_remote_code": True, "limit_mm_per_prompt": {"image": 2}}, {}),
         ({"attention_config": {"backend": "FLASH_ATTN"}}, {"kernel": {"attention": "flash3"}}),
         ({"nonsense": 1}, {"nonsense": 1}),
+        ({"speculative_config": {"method": "mimo_mtp"}}, {"speculative_config": {"method": "mtp"}}),
+        (
+            {"lora_modules": [{"name": "a", "path": "b"}, "c=d"]},
+            {"lora_modules": {"a": "b", "c": "d"}},
+        ),
+        ({"lora_modules": {"a": "b"}}, {"lora_modules": {"a": "b"}}),
     ],
 )
 def test_names_of_vllm_in_a_file(parser: Parser, values, found) -> None:
@@ -43,6 +51,7 @@ def test_names_of_vllm_in_a_file(parser: Parser, values, found) -> None:
     ("values", "message"),
     [
         ({"enable_chunked_prefill": False}, "--no-enable-chunked-prefill of vLLM is not offered"),
+        ({"tokenizer_revision": date(2024, 1, 2)}, "--tokenizer-revision of vLLM is not offered"),
         ({"kv_transfer_config": {}}, "--kv-transfer-config of vLLM is not offered"),
         ({"gpu_memory_utilization": None, "data_parallel_size": 2}, "start several servers"),
     ],
