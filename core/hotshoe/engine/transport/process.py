@@ -244,9 +244,8 @@ def start_process(config: EngineConfig, listener: Listener) -> SocketLink:
     process = EngineProcess(config)
     with ThreadPoolExecutor(1) as pool:
         tokenizer: Future[Tokenizer | None] | None = None
-        if is_here(
-            config.model, config.tokenizer or config.model
-        ):  # what is not, the engine process fetches
+        names = config.model, config.tokenizer or config.model
+        if is_here(*names):  # what is not, the engine process fetches
             tokenizer = pool.submit(_load_tokenizer, config)
         process.wait()
         try:
