@@ -37,8 +37,6 @@ PROMPT_FIELDS = {
     "/v1/messages": "messages",
     **dict.fromkeys(("/v1/embeddings", "/api/embed"), "input"),
     "/inference/v1/generate": "token_ids",
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), "documents"),
-    **dict.fromkeys(("/score", "/v1/score"), "text_2"),
 }
 #: Entries of prompts, each of a hundred bytes or so, that an answer may hold for further choices.
 MAX_REPEATED = 2**15
@@ -127,13 +125,15 @@ def _updates(
     return search_beams(client, prompt, search, request_id, priority, **ends)
 
 
-def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> None:
+def check_length(call: Call, token_ids: Sequence[int], room: bool = True, field: str = "") -> None:
     """Refuse a prompt without tokens, and one that leaves no room for any where one is wanted.
+
+    It stands in `field` of the body; by default where all prompts of the path do.
 
     Raises:
         ApiError: It is empty or too long.
     """
-    field = PROMPT_FIELDS.get(call.path.removesuffix("/render"))
+    field = field or PROMPT_FIELDS.get(call.path.removesuffix("/render"))
     try:
         inputs.check_length(len(token_ids), call.served.client.config.max_model_len, room)
     except RequestError as error:

@@ -25,16 +25,24 @@ from hotshoe_server.schemas.embeddings import (
 async def embed(call: Call, body: EmbeddingRequest) -> EmbeddingAnswer:
     """Make vectors of all texts."""
     params = body.params()
-    made, count = await vectors(call, body, body.inputs(), params)
+    made, count = await vectors(call, body, [("input", text) for text in body.inputs()], params)
     in_base64 = body.encoding_format == "base64"
     data = [Embedding(i, _written(vector, in_base64)) for i, vector in enumerate(made)]
     return EmbeddingAnswer(data, body.model or call.served.name, EmbeddingUsage(count, count))
 
 
 async def vectors(
-    call: Call, body: PooledRequest, texts: Sequence[str | list[int]], params: PoolingParams
+    call: Call,
+    body: PooledRequest,
+    texts: Sequence[tuple[str, str | list[int]]],
+    params: PoolingParams,
 ) -> tuple[list[bytes], int]:
     """Make vectors of all texts; the first that cannot be made ends the request.
+
+    Args:
+        call, body: Of the request.
+        texts: Each behind the field of the body that has it.
+        params: Of every vector.
 
     Returns:
         Each vector as little-endian float32, and the number of tokens that were read.
@@ -42,10 +50,10 @@ async def vectors(
     model, served = call.choose(body.model)
     prompts = [
         truncated(call, await served.renderer.prompt(text, body.add_special_tokens, content=True))
-        for text in texts
+        for _, text in texts
     ]
-    for prompt in prompts:  # before any of them is run
-        check_length(call, prompt.token_ids, room=False)
+    for prompt, (field, _) in zip(prompts, texts, strict=True):  # before any of them is run
+        check_length(call, prompt.token_ids, room=False, field=field)
     # A long list takes no more of the queue than a request for as many sequences may.
     turns = asyncio.Semaphore(served.config.max_sequences)
 

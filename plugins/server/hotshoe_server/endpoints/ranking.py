@@ -26,7 +26,7 @@ UNIT = PoolingParams(normalize=True)
 async def score(call: Call, body: ScoreRequest) -> ScoreAnswer:
     """Compare texts, one with each of several or each with its counterpart."""
     left, right = body.pairs()
-    scores, count = await _scores(call, body, left, right)
+    scores, count = await _scores(call, body, body.names, left, right)
     data = [Score(i, one) for i, one in enumerate(scores)]
     name, usage = f"score-{call.id}", Usage(count, count)
     return ScoreAnswer(name, int(time.time()), body.model or call.served.name, data, usage)
@@ -35,17 +35,22 @@ async def score(call: Call, body: ScoreRequest) -> ScoreAnswer:
 async def rerank(call: Call, body: RerankRequest) -> RerankAnswer:
     """Order documents by how close they are to a query."""
     texts = body.texts()
-    scores, count = await _scores(call, body, [body.query], texts)
+    scores, count = await _scores(call, body, ("query", "documents"), [body.query], texts)
     results = ranked(scores, texts, body)
     name, usage = f"rerank-{call.id}", Usage(count, count)
     return RerankAnswer(name, body.model or call.served.name, results, usage)
 
 
 async def _scores(
-    call: Call, body: ScoreRequest | RerankRequest, left: list[str], right: list[str]
+    call: Call,
+    body: ScoreRequest | RerankRequest,
+    names: tuple[str, str],
+    left: list[str],
+    right: list[str],
 ) -> tuple[list[float], int]:
-    """Return the cosine of each pair, and how many tokens were read."""
-    made, count = await vectors(call, body, [*left, *right], UNIT)
+    """Return the cosine of each pair, and how many tokens were read; `names` are those of sides."""
+    texts = [(name, text) for name, side in zip(names, (left, right), strict=True) for text in side]
+    made, count = await vectors(call, body, texts, UNIT)
     rows = [np.frombuffer(one, "<f4").astype(np.float64) for one in made]
     ones = rows[: len(left)] * (len(right) // len(left))
     pairs = zip(ones, rows[len(left) :], strict=True)

@@ -27,6 +27,12 @@ class ScoreRequest(PooledRequest):
     queries: Texts | None = None
     documents: Texts | None = None
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """The fields that have the texts of both sides."""
+        left = "queries" if self.text_1 is None else "text_1"
+        return left, "documents" if self.text_2 is None else "text_2"
+
     def pairs(self) -> tuple[list[str], list[str]]:
         """Return the texts of each side, equally many of both, or one on the first.
 
@@ -35,7 +41,7 @@ class ScoreRequest(PooledRequest):
         """
         left = _one_of("text_1", self.text_1, "queries", self.queries)
         right = _one_of("text_2", self.text_2, "documents", self.documents)
-        name = "text_1" if self.text_1 is not None else "queries"
+        name, _ = self.names
         if len(left) not in (1, len(right)):
             raise RequestError(
                 f"{name} has {len(left)} texts, the other side {len(right)}; give one, or as many",
