@@ -134,7 +134,7 @@ def test_variants_match_the_reference(
 
 
 @pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_rows_of_eight_bits(facts: DeviceFacts, dtype: str, kind: str) -> None:
     spec = replace(cases.BASE, dtype=dtype, kv_dtype=kind)
     assert latent.supports(spec, facts).accepted
@@ -146,6 +146,22 @@ def test_rows_of_eight_bits(facts: DeviceFacts, dtype: str, kind: str) -> None:
     for name, expected in problem.expected().items():
         found = expected.check(got[name].cpu())
         assert not found.message, f"{name}: {found.message}"
+
+
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_scales_of_small_rows_stay_in_the_range_of_float16(
+    facts: DeviceFacts, kind: str, rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, dtype="float16", kv_dtype=kind)
+    case = Case(replace(SPEC, dtype="float16"), [(64, 64)], rng)
+    case.latent = case.latent * 2.0**-8
+    found = []
+    for op in (plain.MlaAttention(spec, facts), latent.MlaAttention(spec, facts, SMALL, SMALL)):
+        width = spec.row.width
+        cache = torch.zeros(*case.cache.shape[:2], width, dtype=torch.uint8, device=rng.device)
+        found.append(case.run(op, cache).double())
+    expected, actual = found
+    assert (actual - expected).norm() < 0.01 * expected.norm()
 
 
 def test_programs_that_share_a_request_leave_the_counters_at_zero(

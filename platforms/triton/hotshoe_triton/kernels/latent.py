@@ -40,6 +40,19 @@ from hotshoe_triton.kernels.prefill import key_tiles, request_of_tile
 
 
 @triton.jit
+def widened(latent_NL, scale_N, dtype: tl.constexpr):
+    """Return numbers of rows in the type that is multiplied, and their scales.
+
+    Numbers of e5m2 reach 57344, so their scales are small, and weights times scales would leave
+    float16's range. So a power of two moves from the numbers to the scales there.
+    """
+    if latent_NL.dtype == tl.float8e5 and dtype == tl.float16:
+        return latent_NL.to(dtype) * 0.0009765625, scale_N * 1024.0
+    else:
+        return latent_NL.to(dtype), scale_N
+
+
+@triton.jit
 def score_rows(wide_ML, turned_MT, latent_NL, key_NT, scale_N, SCALED: tl.constexpr):
     """Return the products of queries and rows [M, N]."""
     scores_MN = tl.dot(wide_ML, tl.trans(latent_NL), input_precision="ieee")
@@ -89,12 +102,13 @@ def absorb_rows(
         there_N = key_N < seq_len
         latent_NL = load_rows(
             cache_ptr, rows_N[:, None] + channel_L[None, :], there_N, channel_L, MASKED, LATENT
-        ).to(wide_ML.dtype)
+        )
         key_NT = load_rows(
             keys_ptr, keys_N[:, None] + channel_T[None, :], there_N, channel_T, MASKED, TURNED
         )
         if SCALED:
             scale_N = tl.load(scales_ptr + LATENT // 4 + scale_N, mask=there_N, other=0.0)
+        latent_NL, scale_N = widened(latent_NL, scale_N, wide_ML.dtype)
         scores_MN = score_rows(wide_ML, turned_MT, latent_NL, key_NT, scale_N, SCALED)
         if MASKED:
             seen_MN = key_N[None, :] <= position_M[:, None]

@@ -13,7 +13,7 @@ from hotshoe_triton.kernels.attention import fresh, load_rows, result
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.decode import deliver_piece
 from hotshoe_triton.kernels.indexer import seen_by
-from hotshoe_triton.kernels.latent import load_queries, mix_rows, score_rows
+from hotshoe_triton.kernels.latent import load_queries, mix_rows, score_rows, widened
 
 
 @triton.jit
@@ -37,7 +37,8 @@ def gathered(
     if SCALED:
         scale_ptrs = scales_ptr + block_N * (block_stride // 4) + inside_N * (WIDTH // 4)
         scale_N = tl.load(scale_ptrs + LATENT // 4, mask=there_N, other=0.0)
-    return latent_NL.to(key_NT.dtype), key_NT, scale_N
+    latent_NL, scale_N = widened(latent_NL, scale_N, key_NT.dtype)
+    return latent_NL, key_NT, scale_N
 
 
 @triton.jit
