@@ -36,6 +36,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         or bool(weight.packing)
         or weight.dynamic,
         "x is not quantized here": spec.activation is not None,
+        "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
         "columns of weights in another order than x's are not multiplied": weight.permuted,
         f"groups of {group} among {spec.in_features} inputs do not fill words": bool(bits)
         and (not group or spec.in_features % group != 0 or group * bits % 32 != 0),

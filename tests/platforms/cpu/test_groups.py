@@ -94,6 +94,7 @@ def test_held_bytes(facts: DeviceFacts, rng: torch.Generator) -> None:
         ({"weight": QuantSpec("fp8_e4m3", "channel")}, "are not int4 or int8"),
         ({"weight": QuantSpec("int8", "tensor")}, "are not int4 or int8 with scales by group"),
         ({"weight": replace(FORMS[0], permuted=True)}, "another order than x's"),
+        ({"weight": QuantSpec("fp4_e2m1", "group", 32, online=True)}, "4-bit floats are not made"),
         ({"weight": replace(FORMS[0], group_size=4)}, "groups of 4 among 96 inputs"),
         ({"weight": replace(FORMS[0], group_size=None)}, "groups of 0 among 96"),
         ({"in_features": 100}, "groups of 32 among 100 inputs"),
