@@ -90,10 +90,10 @@ class Knowing:
             request = one.request
             ids, first = request.token_ids, request.num_prompt_tokens
             right = self._answers[tuple(ids[:first])][len(ids) - first :][: len(made)]
-            wrong = [
+            drafts = [
                 token if self._random.random() < RIGHT else (token + 1) % 99 for token in right
             ]
-            found.append(wrong + list(made[len(right) :]))
+            found.append(drafts + list(made[len(right) :]))
         return found
 
     def __getattr__(self, name: str) -> Any:
