@@ -9,7 +9,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import GatedDeltaSpec
 from hotshoe_models.spec import LayerSpec
-from hotshoe_models.values import FULL, activation, number, refuse
+from hotshoe_models.values import FULL, activation, layer_types, number, refuse
 
 LINEAR = "linear_attention"
 #: Keys, by what they say.
@@ -52,14 +52,8 @@ def delta_spec(config: ModelConfig, ctx: BuildContext) -> GatedDeltaSpec:
 
 def mixed_types(config: ModelConfig) -> list[str]:
     """Return each layer's type: `layer_types`, or attention in every n-th layer."""
-    size = config.size("num_hidden_layers")
     every = config.size("full_attention_interval", 4)
-    types = config.get("layer_types") or [LINEAR if (i + 1) % every else FULL for i in range(size)]
-    if not isinstance(types, list) or len(types) != size:
-        raise refuse(config, "layer_types", f"needs one entry for each of {size} layers")
-    if not all(kind in (LINEAR, FULL) for kind in types):
-        raise refuse(config, "layer_types", f"knows only {LINEAR} and {FULL}")
-    return types
+    return layer_types(config, lambda i: LINEAR if (i + 1) % every else FULL, (LINEAR, FULL))
 
 
 def with_deltas(layers: Sequence[LayerSpec], types: Sequence[str]) -> tuple[LayerSpec, ...]:

@@ -18,6 +18,7 @@ from hotshoe_models.values import (
     decoder_spec,
     flag,
     layer_specs,
+    layer_types,
     number,
     refuse,
     with_defaults,
@@ -112,13 +113,7 @@ def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
         attending = list(range(number_of))
     if not isinstance(attending, list):
         raise refuse(config, "full_attn_idxs", "needs a list of numbers of layers")
-    types = config.get("layer_types") or [
-        FULL if i in attending else CONV for i in range(number_of)
-    ]
-    if not isinstance(types, list) or len(types) != number_of:
-        raise refuse(config, "layer_types", f"needs one entry for each of {number_of} layers")
-    if not all(kind in (FULL, CONV) for kind in types):
-        raise refuse(config, "layer_types", f"knows only {FULL} and {CONV}")
+    types = layer_types(config, lambda i: FULL if i in attending else CONV, (FULL, CONV))
     layers = layer_specs(config, ctx, [FULL] * number_of, default_theta=DEFAULT_THETA)
     return tuple(
         layer if kind == FULL else replace(layer, mixer=CONV, rotation=None)

@@ -18,6 +18,7 @@ from hotshoe_models.values import (
     decoder_spec,
     flag,
     layer_specs,
+    layer_types,
     number,
     optional_size,
     refuse,
@@ -53,12 +54,8 @@ NAMES = replace(LFM2_NAMES, o="self_attn.o_proj", qk_norm=("self_attn.q_norm", "
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Lfm3ForCausalLM."""
     config = with_rope(with_defaults(config, {**DEFAULTS, "hidden_act": "silu"}), ROPE)
-    size, known = config.size("num_hidden_layers"), (FULL, SLIDING, CONV)
-    types = config.get("layer_types") or [PATTERN[i % 4] if i else CONV for i in range(size)]
-    if not isinstance(types, list) or len(types) != size:
-        raise refuse(config, "layer_types", f"needs one entry for each of {size} layers")
-    if not all(kind in known for kind in types):
-        raise refuse(config, "layer_types", f"knows only {', '.join(known)}")
+    known = (FULL, SLIDING, CONV)
+    types = layer_types(config, lambda i: PATTERN[i % 4] if i else CONV, known)
     window = optional_size(config, "sliding_window")
     attending = [FULL if kind == CONV else kind for kind in types]
     described = layer_specs(config, ctx, attending, window, default_theta=THETA)

@@ -101,14 +101,17 @@ def head_dim(config: ModelConfig) -> int:
     return config.size("head_dim", hidden_size // heads)
 
 
-def layer_types(config: ModelConfig, default: Callable[[int], str]) -> list[str]:
-    """Return `layer_types`, or the family's rule by layer index where it is absent."""
+def layer_types(
+    config: ModelConfig, default: Callable[[int], str], known: Sequence[str] = (FULL, SLIDING)
+) -> list[str]:
+    """Return `layer_types`, each a known one, or the family's rule by layer index without it."""
     count = config.size("num_hidden_layers")
     types = config.get("layer_types") or [default(i) for i in range(count)]
     if not isinstance(types, list) or len(types) != count:
         raise refuse(config, "layer_types", f"needs one entry for each of {count} layers")
-    if not all(kind in (FULL, SLIDING) for kind in types):
-        raise refuse(config, "layer_types", f"knows only {FULL} and {SLIDING}")
+    if not all(kind in known for kind in types):
+        *others, last = known
+        raise refuse(config, "layer_types", f"knows only {', '.join(others)} and {last}")
     return types
 
 
