@@ -108,7 +108,7 @@ class Call(Request):
         if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
             message = "bodies are not unpacked here; send JSON without Content-Encoding"
             raise ApiError("unsupported_media_type", message)
-        body = with_fields(body or b"{}", fields) if fields else body or b"{}"
+        body = with_fields(body or b"{}", fields, model) if fields else body or b"{}"
         lenient = fields is None and server.config.ignore_unknown_fields
         if len(body) > SMALL_BODY_BYTES:
             found = await asyncio.to_thread(self._validated, model, body, lenient)

@@ -55,6 +55,13 @@ def test_arguments_may_stand_in_the_url(admin, engine) -> None:
     ]
 
 
+@pytest.mark.parametrize("ids", [["12"], ["12", "a", "true"]])
+def test_names_in_a_url_may_look_like_numbers(admin, engine, ids) -> None:
+    url = "/abort_requests?" + "&".join(f"request_ids={name}" for name in ids)
+    assert admin("POST", url).status_code == 200
+    assert engine.calls == [("abort_everywhere", ids)]
+
+
 @pytest.mark.parametrize(
     ("method", "url", "body", "param"),
     [
