@@ -54,6 +54,8 @@ FIXED_ATTENTION = {
     "attn_uses_sequence_id": False,
     "alibi": True,
 }
+#: What `norm_type` may be: the same, computed in one type or another.
+NORMS = ("layernorm", "low_precision_layernorm")
 NAMES = WeightNames(
     embedding="transformer.wte",
     final_norm="transformer.norm_f",
@@ -76,6 +78,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         for key, value in fixed.items():
             if part.get(key) != value:
                 raise refuse(part, key, f"is served with {value!r} alone")
+    if config.get("norm_type") not in NORMS:
+        raise refuse(config, "norm_type", f"has norms of type {' or '.join(NORMS)}")
     size, heads = config.size("d_model"), config.size("n_heads")
     if size % heads:
         raise refuse(config, "n_heads", f"divides a d_model of {size}")

@@ -22,6 +22,8 @@ def test_attention_is_as_its_own_part_of_the_file_says(build_family) -> None:
         ({"n_heads": 7}, "n_heads is 7.*d_model of 64"),
         ({"no_bias": False}, "no_bias is False.*True alone"),
         ({"logit_scale": "inv_sqrt_d_model"}, "logit_scale"),
+        ({"norm_type": "rmsnorm"}, "norm_type is 'rmsnorm'.*or low_precision_layernorm"),
+        ({"norm_type": ["layernorm"]}, "norm_type"),
         ({"attn_config": {"alibi": False}}, "alibi is False"),
         ({"attn_config": {"qk_ln": True}}, "qk_ln is True"),
         ({"attn_config": {"attn_type": "multiquery_attention"}}, "attn_type"),
