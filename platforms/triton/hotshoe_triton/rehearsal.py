@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,7 +42,8 @@ UNWRITTEN = (
 def rehearsal(device: int) -> Iterator[None]:
     """Let this thread's launches of kernels that are not compiled do nothing, and compile them.
 
-    At the end all are compiled. A kernel that cannot be compiled says so when it is next launched.
+    At the end all are compiled, unless a step failed. A kernel that cannot be compiled says so when
+    it is next launched.
 
     Args:
         device: Its number, for the threads.
@@ -54,9 +55,12 @@ def rehearsal(device: int) -> Iterator[None]:
     try:
         with _zeros():
             yield
+    except BaseException:  # also where a user interrupts
+        prompter.end()
+        raise
     finally:
         knobs.runtime.jit_cache_hook = None
-        prompter.compile(device)
+    prompter.compile(device)
 
 
 def settle(kernel: JITFunction) -> int:
@@ -102,18 +106,22 @@ class _Prompter:
         take = torch.accelerator.set_device_index
         longest_first = sorted(self._met, key=lambda met: -met[0])
         sources = {coming.kernel.ASTSource for _, _, _, coming in longest_first}
+        pool = ThreadPoolExecutor(threads, "hotshoe-compile", take, (device,))
         try:
-            with (
-                _reading_in_turn(sources),
-                ThreadPoolExecutor(threads, "hotshoe-compile", take, (device,)) as pool,
-            ):
+            with _reading_in_turn(sources):
                 for _, _, _, coming in longest_first:
                     pool.submit(coming.make)
-        finally:  # also where a user interrupts: what does nothing must not stay
-            for _, kept, key, coming in self._met:
-                kept.pop(key, None)
-                if coming.found.done() and coming.found.exception() is None:
-                    kept[key] = coming.found.result()
+                pool.shutdown()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.end()
+
+    def end(self) -> None:
+        """Put what was compiled where it was waited for; what launches nothing must not stay."""
+        for _, kept, key, coming in self._met:
+            kept.pop(key, None)
+            if not coming.found.cancel() and coming.found.exception() is None:
+                kept[key] = coming.found.result()
 
 
 class _Coming:
@@ -140,7 +148,12 @@ class _Coming:
 
     def result(self) -> Any:
         """Return what is launched."""
-        return self if threading.get_ident() == self._thread else self.found.result()
+        if threading.get_ident() == self._thread:
+            return self
+        try:
+            return self.found.result()
+        except CancelledError:  # the rehearsal has ended early
+            return self.kernel.preload(self._specialization)
 
     def launch_metadata(self, *arguments: Any) -> None:
         """Say nothing of a launch that is none."""

@@ -89,6 +89,19 @@ assert not launches
 fill[(1,)](x, 64, VALUE=2.0, SIZE=64)
 assert launches == ["fill"]
 assert len(launchers) == len(compiled) == 2, "nothing is left to do"
+compiled = []
+try:
+    with rehearsal(3):
+        fill[(1,)](x, 64, VALUE=4.0, SIZE=64)
+        coming = kept()[-1]
+        other = threading.Thread(target=lambda: elsewhere.append(coming.result().metadata.name))
+        other.start()
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    other.join()
+assert knobs.runtime.jit_cache_hook is None and torch.empty is empty
+assert compiled == ["fill"] and elsewhere == ["fill", "fill"], "only who waited has compiled it"
+assert not any(hasattr(kernel, "result") for kernel in kept())
 try:
     impossible.warmup(torch.zeros(1), grid=(1,))
 except CompilationError:
