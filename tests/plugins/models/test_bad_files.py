@@ -91,6 +91,6 @@ def test_layers_that_predict_further_tokens_are_listed(changed, capfd):
     assert len(re.findall(r"model\.layers\.3\..* not used by this architecture", listed)) == 2
 
 
-def test_a_state_without_a_kernel_is_refused(changed, refused):
-    line = refused("explain", changed("lfm2", {}), "--require-native")
-    assert "slot short_conv that --require-native allows" in line
+def test_what_has_no_kernel_is_refused(changed, refused):
+    line = refused("explain", changed("bloom", {}), "--require-native")
+    assert "slot attention that --require-native allows" in line
