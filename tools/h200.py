@@ -88,7 +88,7 @@ def without(files: Iterable[str]) -> list[str]:
 CHECKS = (
     # Cross-compilation needs no GPU.
     Part("kernels", 240, [TRITON, "-n", "6", *without([f"{TRITON}/test_matrix.py"])], alone=True),
-    Part("engine", 240, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
+    Part("engine", 300, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
     Part("own kernels", 240, [*OWN, "-v"], alone=True),
     Part("tokens", 240, [TOKENS, "-k", "cuda and chunks", "-n", "6"]),
     Part("rounded tokens", 240, [TOKENS, "-k", "cuda and not chunks", "-n", "6"]),

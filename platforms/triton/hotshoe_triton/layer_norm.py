@@ -24,13 +24,13 @@ class LayerNorm:
     def __init__(self, spec: LayerNormSpec, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.norm import layer_norm
 
-        self._kernel = layer_norm
+        self._kernel, self._bias = layer_norm, spec.bias
         own = {"SIZE": spec.hidden_size, "EPS": spec.eps, "BIAS": spec.bias}
         self._constants = own | row_launch(spec.hidden_size) | chaining(facts)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if len(x):
-            added = weight if bias is None else bias
+            added = bias if self._bias else weight  # which is not read then
             self._kernel[(len(x),)](out, x, weight, added, x.stride(0), **self._constants)
         return out

@@ -9,8 +9,9 @@ from dataclasses import replace
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import Alibi
+from hotshoe_models import falcon
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.spec import LayerSpec, WeightNames
+from hotshoe_models.spec import LayerSpec
 from hotshoe_models.values import decoder_spec, flag, number, refuse, with_defaults
 
 DEFAULTS = {
@@ -22,22 +23,15 @@ DEFAULTS = {
     "apply_residual_connection_post_layernorm": False,
     "tie_word_embeddings": True,
 }
-#: What files call the keys that other families have too.
+#: Names in files of keys that other families have too.
 OLDER = {
     "n_embed": "hidden_size",
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",
 }
-NAMES = WeightNames(
-    embedding="transformer.word_embeddings",
+NAMES = replace(
+    falcon.NAMES,
     embedding_norm="transformer.word_embeddings_layernorm",
-    final_norm="transformer.ln_f",
-    layer="transformer.h.{}.",
-    qkv=("self_attention.query_key_value",),
-    grouped_qkv=True,
-    o="self_attention.dense",
-    gate_up=("mlp.dense_h_to_4h",),
-    down="mlp.dense_4h_to_h",
     bare=(r"^(?=(word_embeddings(_layernorm)?|h|ln_f)\.)", "transformer."),
 )
 

@@ -45,7 +45,7 @@ ATTENTION = {
     "alibi": True,
     "alibi_bias_max": 8,
 }
-#: What alone is served of options, the model's and those of attention.
+#: The only values served of options, the model's and those of attention.
 FIXED = {"no_bias": True, "logit_scale": None, "expansion_ratio": 4}
 FIXED_ATTENTION = {
     "attn_type": "multihead_attention",
@@ -54,7 +54,7 @@ FIXED_ATTENTION = {
     "attn_uses_sequence_id": False,
     "alibi": True,
 }
-#: What `norm_type` may be: the same, computed in one type or another.
+#: Values of `norm_type`: one norm, computed in one type or another.
 NORMS = ("layernorm", "low_precision_layernorm")
 NAMES = WeightNames(
     embedding="transformer.wte",
