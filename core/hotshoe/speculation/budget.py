@@ -152,6 +152,7 @@ class Budget:
         self._loads: dict[int, Load] = {}
         self._load = Load()
         self._room: int | None = None
+        self._share = 0
         self._overall = Acceptance(keep=0.99, hits=2.0, misses=1.0)
 
     def follow(self) -> Acceptance:
@@ -167,6 +168,8 @@ class Budget:
         """Say how many sequences run now; for what follows, until the next call."""
         load = self._load = self._loads.setdefault(_class_of(num_running), Load())
         self._room = max(TRIAL_DRAFTS, num_running // 2) if load.trying else None
+        # Many of one sequence would cost a long chain, of which all the others have nothing.
+        self._share = max(1, (self._room or 0) // max(num_running, 1))
 
     def stepped(self, seconds: float, num_rows: int, num_drafts: int, num_accepted: int) -> None:
         """Take in a step that only decoded.
@@ -193,7 +196,7 @@ class Budget:
         if self._room is None:
             return min(self._limit, worthy)
         # Who seldom was right is asked again whenever drafts are tried.
-        granted = min(self._limit, max(worthy, 1), self._room)
+        granted = min(self._limit, max(worthy, 1), self._room, self._share)
         self._room -= granted
         return granted
 

@@ -79,6 +79,18 @@ def test_each_sequence_gets_what_its_own_acceptance_is_worth() -> None:
     assert seldom == 0
 
 
+def test_few_drafts_that_are_tried_are_spread_over_the_sequences() -> None:
+    """A head makes each sequence's next draft in the same time as one sequence's alone."""
+    for num_rows, first in ((1, [4]), (3, [1, 1, 1]), (4, [1] * 4), (12, [1] * 6 + [0] * 6)):
+        budget = Budget(LIMIT)
+        sequences = [budget.follow() for _ in range(num_rows)]
+        budget.at(num_rows)
+        while not budget.drafting:
+            budget.stepped(1.0, num_rows, 0, 0)
+        budget.at(num_rows)
+        assert [budget.limit(sequence) for sequence in sequences] == first
+
+
 def test_what_has_become_worth_its_price_is_found_again() -> None:
     device = Device([0.02], row_s=0.02, draft_s=0.5)
     device.run(3000)
