@@ -9,8 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from torch import Tensor
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.runner.graphs import Recordings
+from hotshoe.slots import GraphSpec
 from hotshoe.types import CompletionOutput
 
 NGRAM = {
@@ -90,6 +93,28 @@ def test_answers_are_those_without_drafts(
         assert stats.num_accepted_tokens > 0 < stats.num_draft_tokens - stats.num_accepted_tokens
         if settings.get("max_model_len"):
             assert stats.num_preemptions > 0
+
+
+def test_answers_of_recorded_steps_are_those_without_drafts(
+    open_llm: Callable[..., LLM], expected: list[CompletionOutput], monkeypatch
+) -> None:
+    """By the reference, which runs what others record: decode steps have several sizes then, and
+    steps that verify drafts are among them."""
+    sizes: list[int] = []
+
+    def replayed(recordings: Recordings, size: int) -> Tensor:
+        sizes.append(size)
+        return replay(recordings, size)
+
+    replay = Recordings.replay
+    monkeypatch.setattr(Recordings, "replay", replayed)
+    every = (GraphSpec(4, pieces=True), "")
+    monkeypatch.setattr("hotshoe.runner.worker.recordable", lambda *_: every)
+    options = {"max_num_seqs": 4, "kernel": {"graph": "reference"}}
+    with open_llm(speculative_config=NGRAM, async_scheduling=True, **options) as llm:
+        check(answers(llm), expected)
+        assert llm.stats().num_accepted_tokens > 0
+    assert {8, 16, 20} & set(sizes), "more tokens than requests"
 
 
 @pytest.mark.parametrize("number", [None, 5])

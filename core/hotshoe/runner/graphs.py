@@ -1,7 +1,7 @@
 """Recorded steps, and the only place that decides how steps are padded for them.
 
-A step that only decodes runs in the smallest recording that holds its requests. Padding rows are
-ordinary rows of one token over a block that no request owns, so no operation needs to know of them.
+A step that decodes, or verifies drafts, runs in the smallest recording that holds it. Padding rows
+are ordinary rows of one token over a block that no request owns, and no operation knows of them.
 A step that computes prompts runs in the smallest recording that holds its tokens, made in pieces:
 attention is called between them, for the step's own requests, and never sees a padding token.
 """

@@ -24,7 +24,7 @@ from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.ahead import Ahead, MadeDrafts, Tables
 from hotshoe.runner.forward import Forward, StagedInputs
 from hotshoe.runner.given import GivenRows
-from hotshoe.runner.graphs import Pieces, Recordings
+from hotshoe.runner.graphs import Pieces, Recordings, graph_sizes
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.peers import Peers
@@ -32,6 +32,7 @@ from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_logprobs, prompt_spans
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.runner.running import RunningStep
+from hotshoe.runner.verified import as_decodes
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler
 from hotshoe.types import StepPlan
 
@@ -40,8 +41,6 @@ _log = logging.getLogger(__name__)
 INBOX_BYTES = 1 << 20
 #: Recording 33 sizes takes 4 s on a fast device; one that needs far longer serves with fewer.
 RECORDING_S = 60.0
-
-
 #: Repeats a recorded step, whose inputs were staged for it; returns logits of rows that sample.
 Replay: TypeAlias = Callable[[StepInputs, StagedInputs], Tensor]
 
@@ -161,7 +160,7 @@ class Runner:
             self._record_decodes(begin, adapted)
             self._record_mixed(begin, adapted)
         if self._ahead is not None and self._limits.piece_sizes:
-            self._ahead.record(self._record, self._decodes[False].recorded)
+            self._ahead.record(self._record, graph_sizes(self._limits.max_num_seqs))
 
     def _record_decodes(self, begin: float, adapted: bool) -> None:
         decodes = self._decodes[adapted]
@@ -293,6 +292,8 @@ class Runner:
 
     def _recorded(self, inputs: StepInputs, adapted: bool) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
+        if self._limits.piece_sizes:
+            inputs = as_decodes(inputs, self._decodes[adapted])
         slots, whole = self._padding_slots, inputs.decodes_only
         found = (self._decodes if whole else self._mixed)[adapted]
         size = found.size_for(len(inputs.positions))

@@ -52,6 +52,7 @@ from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_s
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep, Steps, too_early
 from hotshoe.runner.states import described, state_options
+from hotshoe.runner.verified import largest_size
 from hotshoe.slots import (
     GraphOp,
     GraphSpec,
@@ -349,12 +350,14 @@ class TorchWorker:
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
         decodes = 0 if self._graph is None else self._graph.max_num_seqs
+        most = min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens))
+        decodes = largest_size(decodes, most) if pieces else decodes
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
-            max_samples=min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens)),
+            max_samples=most,
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
             graph_sizes=decode_sizes(self._ops.graph, decodes),

@@ -125,12 +125,20 @@ def test_recordings_keep_what_they_read(
     assert [len(hidden) for hidden in head.hidden] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("recorded", [(), (8,)], ids=["called", "recorded"])
 @pytest.mark.parametrize(
     ("drafts", "accepted"), [([0, 0], 0), ([1, 0], 1), ([1, 1], 2)], ids=["none", "one", "both"]
 )
 def test_it_goes_on_behind_the_last_accepted_draft(
-    model: TableModel, runner: Runner, head: CountingHead, drafts: Sequence[int], accepted: int
+    model: TableModel,
+    head: CountingHead,
+    drafts: Sequence[int],
+    accepted: int,
+    recorded: tuple[int, ...],
 ) -> None:
+    runner = make_runner(model, recorded, recorded, head=head)
+    runner.warm_up([2])
+    runner.record_graphs()
     follows = model.table.argmax(1).tolist()
     run(runner, 0, StepPlan(0, [new(0, [2]), new(1, [3, 4])], [0, 1], [1, 2]))
     known = follows[4]
@@ -144,7 +152,8 @@ def test_it_goes_on_behind_the_last_accepted_draft(
     assert result.ahead[1] == counted(last, 2)
     assert result.ahead[0] == counted(follows[follows[2]], 2)
     assert head.batches[-2].outputs_at.tolist() == [0, 1 + accepted]
-    assert head.batches[-1].positions.tolist() == [2, 3 + accepted]
+    assert head.batches[-1].positions[:2].tolist() == [2, 3 + accepted]
+    assert head.batches[-2].shape.max_query_len == (1 if recorded else 3)
 
 
 def test_a_chain_ends_with_the_blocks_of_its_row(

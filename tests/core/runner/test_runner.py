@@ -450,10 +450,10 @@ def drafted(number: int, drafts: dict[int, list[int]], **more: list[int]) -> Ste
     return StepPlan(number, rows=list(drafts), num_scheduled_tokens=counts, **names, **more)
 
 
-@pytest.mark.parametrize("recorded", [(), (8, 16)])
-def test_drafts_are_accepted_up_to_the_first_wrong_one(recorded: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("whole", [(), (4,), (4, 16)], ids=["called", "pieces", "whole"])
+def test_drafts_are_accepted_up_to_the_first_wrong_one(whole: tuple[int, ...]) -> None:
     model = AttendingModel()
-    runner = make_runner(model, graph_sizes(ROWS) if recorded else (), recorded)
+    runner = make_runner(model, whole, (8, 16) if whole else ())
     runner.record_graphs()
     right = {0: chain(model, 3, 9), 1: chain(model, 4, 9), 2: chain(model, 5, 9)}
     step(runner, 0, {0: 1, 1: 1, 2: 1}, new(0, [3]), new(1, [4]), new(2, [5]))
@@ -470,6 +470,35 @@ def test_drafts_are_accepted_up_to_the_first_wrong_one(recorded: tuple[int, ...]
     assert result.rows == [1, 0, 2]
     assert result.tokens == [right[1][3:4], right[0][5:7], right[2][2:3]]
     assert model.batches[-1].positions[:4].tolist() == [3, 5, 6, 2]
+
+
+def test_tokens_of_a_step_that_verifies_drafts_are_requests_of_a_recording(monkeypatch) -> None:
+    """Unless they read too many keys together, or some token is not sampled after."""
+    model = AttendingModel()
+    runner = make_runner(model, (4, 8), (8, 16))
+    runner.record_graphs()
+    step(runner, 0, {2: 3, 1: 1}, new(2, [3, 4, 5]), new(1, [6]))
+    drafts = {2: chain(model, 5, 3)[1:], 1: chain(model, 6, 2)[1:]}
+    assert runner.execute(drafted(1, drafts)).result().rows == [2, 1]
+    batch = model.batches[-1]
+    assert batch.between is None
+    seen = model.attended[-1][1]
+    assert seen.max_query_len == 1
+    assert seen.query_start_loc.tolist() == list(range(9))
+    assert seen.seq_lens.tolist() == [4, 5, 6, 2, 3, 1, 1, 1]
+    assert seen.block_table[:, 0].tolist() == [16] * 3 + [8] * 2 + [99] * 3
+    assert seen.slot_mapping.tolist() == [67, 68, 69, 33, 34] + [99 * BLOCK] * 3
+    monkeypatch.setattr("hotshoe.runner.verified.KEYS", 11)
+    following = drafted(2, {1: [1]}, accepted_rows=[2, 1], num_accepted=[2, 1])
+    assert runner.execute(following).result().rows == [1]
+    assert model.attended[-1][1].max_query_len == 1
+    following = drafted(3, {2: [1, 1]})
+    assert runner.execute(following).result().rows == [2]
+    assert model.attended[-1][1].max_query_len == 3
+    mixed = drafted(4, {1: [1], 3: []})
+    mixed.new_rows, mixed.num_scheduled_tokens = [new(3, [1, 2, 3])], [2, 2]
+    assert runner.execute(mixed).result().rows == [1]
+    assert model.attended[-1][1].max_query_len == 2
 
 
 def test_log_probabilities_and_penalties_of_drafts_are_those_of_single_steps(
