@@ -24,6 +24,7 @@ from hotshoe.cli.main import HOOK
 from hotshoe.cli.options import ENGINE_GROUPS, add_engine_flags, add_sampling_flags
 from hotshoe.cli.parser import Parser
 from hotshoe.config import EngineConfig
+from hotshoe.engine.api.pooled import PoolingVerbs
 from hotshoe.engine.client import EngineClient, EngineControl, EngineStatus, EngineWeights
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import (
@@ -159,13 +160,17 @@ VLLM_PYTHON = {
         "`logprobs[i]` is a `TokenLogprobs` with `token_ids`, `logprobs` and `rank`"
     ),
     "`llm.embed(texts)[0].outputs.embedding`": "`llm.embed(texts)[0].embedding`",
-    "`llm.score`, `llm.encode`, `llm.classify`": "`llm.embed`; a server has `/score`",
+    "`llm.classify(texts)[0].outputs.probs`": "`llm.classify(texts)[0].probs`",
+    "`llm.score(query, documents)[0].outputs.score`": "`llm.score(query, documents)[0]`",
+    "`llm.encode`": "`llm.embed`, `llm.classify`; no vector for each token",
     "`llm.get_tokenizer()`": "`llm.tokenizer`",
     "`llm.get_default_sampling_params()`": "`SamplingParams(**llm.sampling_defaults)`",
     "`AsyncLLM`, `AsyncLLMEngine.from_engine_args`": "`AsyncEngine(EngineConfig(...))`",
     "`llm.collective_rpc`, `llm.apply_model`": "`llm.update_weights`; no other code reaches a rank",
     "`use_tqdm`": "there are no bars",
 }
+#: Bases whose methods are documented with those of the classes that have them.
+MIXED_IN = (PoolingVerbs,)
 #: Endpoints that extensions of the server bring.
 EXTENSIONS = {"/metrics", "/start_profile", "/stop_profile"}
 #: Environment variables of vLLM and of its libraries.
@@ -508,11 +513,12 @@ def _described(item: Any, level: str = "##", members: Sequence[Any] | None = Non
 
 
 def _members(owner: type) -> Iterator[tuple[str, Any]]:
-    """Yield the methods and properties that a class itself adds, those for everybody."""
+    """Yield the methods and properties that a class adds by itself or by `MIXED_IN`."""
+    places = [base for base in owner.__mro__ if base is owner or base in MIXED_IN]
     for name, member in inspect.getmembers(owner):
         member = getattr(member, "__func__", member)
         kinds = inspect.isfunction(member) or (isinstance(member, property) and member.__doc__)
-        own = not name.startswith("_") and name in vars(owner)
+        own = not name.startswith("_") and any(name in vars(base) for base in places)
         if kinds and (own or name == "__call__"):
             yield name, member
 

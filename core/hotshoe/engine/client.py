@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from hotshoe.config import ResolvedConfig
 from hotshoe.platform import Change, DeviceFacts
 from hotshoe.types.arguments import Argument
+from hotshoe.types.classes import Classifier
 from hotshoe.types.experts import ExpertCounts
 from hotshoe.types.pooling import Pooling
 
@@ -59,9 +60,10 @@ class EngineInfo:
         broken_plugins: Cause by name.
         sampling_defaults: Fields of `SamplingParams` for what requests leave open.
         has_logits: As in `WorkerInfo`.
-        tasks: Those that are served: "generate", "embed".
+        tasks: Those that are served: "generate", "embed", "classify".
         hidden_size: Entries of an embedding; 0 where none is made.
         pooling: How embeddings are made; None where none is.
+        classifier: What classes there are; None where there are none.
         num_restarts: How many engines died before this one took over.
         arguments: What requests may give to logits processors.
     """
@@ -83,6 +85,7 @@ class EngineInfo:
     tasks: tuple[str, ...] = ("generate",)
     hidden_size: int = 0
     pooling: Pooling | None = None
+    classifier: Classifier | None = None
     num_restarts: int = 0
     arguments: Mapping[str, Argument] = field(default_factory=dict)
 

@@ -11,8 +11,8 @@ from hotshoe.layers import BuildContext, ForwardBatch
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.models.config import ModelConfig
 
-#: What a model can be asked for: the next token of a text, or one vector of it.
-GENERATE, EMBED = "generate", "embed"
+#: What a model can be asked for: the next token of a text, one vector of it, or its class.
+GENERATE, EMBED, CLASSIFY = "generate", "embed", "classify"
 
 
 class Model(Protocol):
@@ -56,7 +56,8 @@ class Model(Protocol):
         """Map hidden [n, hidden_size] to a task's result, a new tensor in float32.
 
         Returns:
-            Logits [n, vocab_size] for "generate", vectors [n, hidden_size] for "embed".
+            Logits [n, vocab_size] for "generate", vectors [n, hidden_size] for "embed", logits
+            [n, classes] for "classify".
         """
         ...
 

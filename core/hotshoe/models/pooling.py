@@ -1,23 +1,45 @@
-"""How a checkpoint wants one vector made of a prompt: `modules.json` and what it names, as data.
+"""How a checkpoint wants one vector made of a prompt, as data: `modules.json` and what it names for
+embeddings, config.json for classes.
 
-Source of the format: the files that sentence-transformers writes beside a model.
+Sources of the formats: the files that sentence-transformers writes beside a model; the fields that
+transformers' classes `*ForSequenceClassification` read, and those of vLLM's overrides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hotshoe.errors import CheckpointError
-from hotshoe.models.config import read_json
+from hotshoe.models.config import ModelConfig, read_json
 from hotshoe.models.files import MIB, parse_json, read_text
-from hotshoe.types.pooling import Pooling, PoolingKind
+from hotshoe.types.classes import Classifier
+from hotshoe.types.pooling import Activation, Pooling, PoolingKind
 
 MODULES = "modules.json"
 MAX_BYTES = MIB
 #: The two spellings of a pooling configuration: one word, or a flag for each mode.
 _MODES: dict[str, PoolingKind] = {"lasttoken": "last", "mean": "mean"}
 _FLAGS = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean"}
+#: Of a model that does not say how many classes it has.
+NUM_LABELS = 2
+MAX_LABELS = 2**16
+#: The tokens of an output matrix whose logits are those of the classes, as overrides name them.
+FROM_TOKEN = "classifier_from_token"
+#: Overrides that make one class of two such tokens, whose logit is their difference.
+DIFFERENCE = "from_2_way_softmax"
+_PROBLEMS: dict[str, Activation | None] = {
+    "regression": None,
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+#: Classes of modules that cross-encoders name.
+_MODULES: dict[str, Activation | None] = {
+    "Identity": None,
+    "Sigmoid": "sigmoid",
+    "Softmax": "softmax",
+}
 
 
 def read_pooling(path: Path) -> Pooling | None:
@@ -72,3 +94,72 @@ def _read_kind(path: Path, folder: str) -> PoolingKind:
             f"of {', '.join(_MODES)}"
         )
     return _MODES[asked[0]]
+
+
+def read_classifier(config: ModelConfig) -> Classifier:
+    """Read what the classes of a model with a head for these are.
+
+    Raises:
+        CheckpointError: A field is malformed, or asks for an activation that is not served here.
+    """
+    labels = _read_labels(config)
+    separated = config.get("use_sep_token", config.get(FROM_TOKEN) is None)
+    return Classifier(labels, _read_activation(config, len(labels)), separated is not False)
+
+
+def class_tokens(config: ModelConfig) -> list[str | int]:
+    """Return the tokens whose logits are those of the classes; none where a matrix of their own is.
+
+    Raises:
+        CheckpointError: They are no tokens.
+    """
+    found = config.get(FROM_TOKEN, [])
+    if not isinstance(found, list) or not all(type(x) in (str, int) for x in found):
+        raise CheckpointError(f"config.json: {FROM_TOKEN} must list tokens, not {found!r}")
+    return found
+
+
+def takes_difference(config: ModelConfig) -> bool:
+    """Tell whether the one class is the difference of two tokens, such as "no" and "yes"."""
+    two = len(class_tokens(config)) == 2
+    return two and (
+        config.get("is_original_qwen3_reranker") is True or config.get("method") == DIFFERENCE
+    )
+
+
+def _read_labels(config: ModelConfig) -> tuple[str, ...]:
+    tokens = class_tokens(config)
+    if tokens:
+        return ("LABEL_0",) if takes_difference(config) else tuple(map(str, tokens))
+    named = config.get("id2label", {})
+    count = config.size("num_labels", len(named) or NUM_LABELS)
+    if count > MAX_LABELS:
+        raise CheckpointError(f"config.json: {count} classes, but there may be {MAX_LABELS}")
+    if len(named) != count:
+        return tuple(f"LABEL_{i}" for i in range(count))
+    wanted = [str(i) for i in range(count)]
+    if not isinstance(named, Mapping) or set(named) != set(wanted):
+        raise CheckpointError(
+            f"config.json: id2label must name the classes by their numbers, 0 to {count - 1}"
+        )
+    return tuple(str(named[i]) for i in wanted)
+
+
+def _read_activation(config: ModelConfig, count: int) -> Activation | None:
+    own = config.get("sentence_transformers")
+    own = own.get("activation_fn") if isinstance(own, Mapping) else None
+    module = own or config.get("sbert_ce_default_activation_function")
+    if module is not None:
+        name = str(module).rpartition(".")[2]
+        if name not in _MODULES:
+            raise CheckpointError(
+                f"config.json asks for activation {module!r}; served are {', '.join(_MODULES)}"
+            )
+        return _MODULES[name]
+    problem = config.get("problem_type", "single_label_classification")
+    if not isinstance(problem, str) or problem not in _PROBLEMS:
+        raise CheckpointError(
+            f"config.json: problem_type {problem!r} is unknown; known: {', '.join(_PROBLEMS)}"
+        )
+    found = _PROBLEMS[problem]
+    return "sigmoid" if found == "softmax" and count == 1 else found

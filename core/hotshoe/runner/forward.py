@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.layers.context import BetweenPieces
-from hotshoe.models.base import EMBED, GENERATE, Model
+from hotshoe.models.base import GENERATE, Model
 from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.ahead import Ahead, Tables
 from hotshoe.runner.graphs import Pieces
@@ -132,9 +132,9 @@ class Forward:
                 return self._model.head(hidden, GENERATE)
         return self._model.head(hidden, GENERATE)
 
-    def vectors(self, hidden: Tensor) -> Tensor:
+    def vectors(self, hidden: Tensor, task: str) -> Tensor:
         """Return vectors of hidden states, for rows that pool."""
-        return self._model.head(hidden, EMBED)
+        return self._model.head(hidden, task)
 
     def _entering(self, staged: StagedInputs) -> Tensor:
         """Return what a recorded step begins with, read from a fixed address and left there, as

@@ -1,6 +1,6 @@
 """Rows that make a vector of their prompt instead of sampling: what they want, and sums so far.
 
-The runner gives the hidden states of a whole step; vectors are cut and normalized on the host.
+The runner gives the hidden states of a whole step; vectors are finished on the host, in float64.
 """
 
 from __future__ import annotations
@@ -9,20 +9,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hotshoe.runner.rows import StepInputs
 from hotshoe.types import NewRow, Pooling, StepResult
+from hotshoe.types.pooling import POOLING_TASKS
 
+Vector = npt.NDArray[np.float64]
 #: What a vector of zeros is divided by.
 TINY = 1e-12
 NOT_FINITE = "the hidden states hold NaN or infinity, so no vector can be made of them"
 
 
+def softmax(x: Vector) -> Vector:
+    """Return exp(x) over its sum."""
+    raised: Vector = np.exp(x - x.max())
+    found: Vector = raised / raised.sum()
+    return found
+
+
+def sigmoid(x: Vector) -> Vector:
+    """Return 1 / (1 + exp(-x)), without overflow."""
+    found: Vector = np.exp(-np.logaddexp(0.0, -x))
+    return found
+
+
+ACTIVATIONS: dict[str, Callable[[Vector], Vector]] = {"softmax": softmax, "sigmoid": sigmoid}
+
+
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """Rows whose vectors a step completes: [n, size] float32, and how each row wants its own."""
+    """Rows of one task whose vectors a step completes: [n, size] float32, and how each row wants
+    its own."""
 
     rows: Sequence[int]
     pooling: Sequence[Pooling]
@@ -37,6 +57,8 @@ class PooledRows:
                 continue
             if pooling.normalize:
                 kept /= max(float(np.linalg.norm(kept)), TINY)
+            if pooling.activation is not None:
+                kept = ACTIVATIONS[pooling.activation](kept)
             result.pooled[row] = kept.astype("<f4").tobytes()
 
 
@@ -75,17 +97,17 @@ class PoolingRows:
         inputs: StepInputs,
         places: Sequence[int],
         hidden: Tensor,
-        head: Callable[[Tensor], Tensor],
-    ) -> PooledRows | None:
-        """Add up a step's hidden states, and return the vectors that it completes.
+        head: Callable[[Tensor, str], Tensor],
+    ) -> list[PooledRows]:
+        """Add up a step's hidden states, and return the vectors that it completes, by task.
 
         Args:
             inputs: The step before `without`.
             places: From `among`.
             hidden: [num_tokens, hidden_size] of the whole step.
-            head: Maps pooled states [n, hidden_size] to vectors.
+            head: Maps pooled states [n, hidden_size] to vectors of a task.
         """
-        ending, rows, found = set(inputs.sample_rows.tolist()), [], []
+        ending, found = set(inputs.sample_rows.tolist()), dict[int, Tensor]()
         for i in places:
             row, length = int(inputs.rows[i]), int(inputs.seq_lens[i])
             own = hidden[int(inputs.query_start_loc[i]) : int(inputs.query_start_loc[i + 1])]
@@ -94,8 +116,10 @@ class PoolingRows:
                 self._sums[row] = total = self._sums[row] + total if row in self._sums else total
             if row in ending:
                 is_mean = self._pooling[row].kind == "mean"
-                found.append(self._sums.pop(row) / length if is_mean else own[-1].float())
-                rows.append(row)
-        if not rows:
-            return None
-        return PooledRows(rows, [self._pooling[r] for r in rows], head(torch.stack(found)))
+                found[row] = self._sums.pop(row) / length if is_mean else own[-1].float()
+        return [
+            PooledRows(rows, wanted, head(torch.stack([found[row] for row in rows]), task))
+            for task in POOLING_TASKS
+            if (rows := [row for row in found if self._pooling[row].task == task])
+            and (wanted := [self._pooling[row] for row in rows])
+        ]

@@ -276,15 +276,14 @@ class Runner:
         staged: StagedInputs,
         logits: Tensor,
         prompts: Sequence[tuple[int, LogprobTensors, int]] = (),
-        pooled: PooledRows | None = None,
+        pooled: Sequence[PooledRows] = (),
     ) -> RunningStep:
         """Sample, let a head go on, and have all that a step brought sent to the host."""
         sampled, made = self._sample(inputs, logits, staged)
         tensors = [*sampled.tensors] if sampled is not None else []
         for _, found, _ in prompts:
             tensors += found.tensors
-        if pooled is not None:
-            tensors.append(pooled.vectors)
+        tensors += [found.vectors for found in pooled]
         if made is not None:
             tensors.append(made.tokens)
         arrived = self._transfer.download(tensors)

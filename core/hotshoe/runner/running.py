@@ -34,7 +34,7 @@ class RunningStep:
             most likely tokens to report.
         arrived: Waits, and gives what `tensors` of sampled batch and prompts, then the vectors of
             `pooled` and the tokens of `made`, became on the host.
-        pooled: Rows whose vectors the step completes.
+        pooled: Rows whose vectors the step completes, by task.
         drafts: Those that the step verifies, by row.
         made: Those that a head has made behind it, whose tensor comes last.
         experts: News of their balance, if there is any.
@@ -45,7 +45,7 @@ class RunningStep:
     sampled: SampledBatch | None
     prompts: list[tuple[int, LogprobTensors, int]]
     arrived: Callable[[], Sequence[Tensor]]
-    pooled: PooledRows | None = None
+    pooled: Sequence[PooledRows] = ()
     drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
     made: MadeDrafts | None = None
     experts: ExpertCounts | None = None
@@ -65,8 +65,8 @@ class RunningStep:
             entries = result.prompt_logprobs.setdefault(row, [])
             entries += found.to_host([width] * len(found.ranks))
             del tensors[:taken]
-        if self.pooled is not None:
-            self.pooled.book(result, tensors.pop(0))
+        for pooled in self.pooled:
+            pooled.book(result, tensors.pop(0))
         if self.made is not None:
             self.made.book(result, tensors[0])
         result.experts = self.experts

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hotshoe.models.model_file import ModelFile
 
 T = TypeVar("T")
+Text = str | tuple[str, str]
 #: All that a process does with long texts beside its event loop: so many at once, no more.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="hotshoe-text")
 #: By how many tokens the end of a piece of text may differ from the same place in the whole.
@@ -109,18 +110,21 @@ class Tokenizer:
         found: int | None = None if token is None else self._backend.token_to_id(token)
         return found
 
-    def encode(self, text: str, add_special_tokens: bool = True, marked: bool = False) -> list[int]:
+    def encode(
+        self, text: Text, add_special_tokens: bool = True, marked: bool = False
+    ) -> list[int]:
         """Return token ids; special tokens spelled out in the text become those tokens.
 
         Args:
-            text: What to tokenize.
+            text: What to tokenize: a text, or two that the tokenizer puts together.
             add_special_tokens: Add those that the tokenizer puts around every text.
             marked: The text is from `mark` or `render_marked`: what is marked is ordinary text.
 
         Raises:
             RequestError: The text is not Unicode: it holds half a surrogate pair.
         """
-        guard = marked and (MARK in text or self._guarded.looks_later)
+        parts = (text,) if isinstance(text, str) else text
+        guard = marked and (self._guarded.looks_later or any(MARK in part for part in parts))
         backend = self._guarded.backend if guard else self._backend
         ids: list[int] = _encoding(backend, text, add_special_tokens).ids
         return ids
@@ -235,7 +239,7 @@ class Tokenizer:
 
 
 def _encoding(
-    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+    backend: tokenizers.Tokenizer, text: Text, add_special_tokens: bool
 ) -> tokenizers.Encoding:
     """Tokenize by the call for batches, which alone lets other threads run meanwhile.
 
@@ -251,7 +255,7 @@ def _encoding(
         ) from error
     except ForeignError as failed:
         raise RequestError(
-            f"the tokenizer cannot take this text of {len(text)} characters; change it",
+            f"the tokenizer cannot take this text of {sum(map(len, text))} characters; change it",
             "prompt",
         ) from failed.__cause__
     return found

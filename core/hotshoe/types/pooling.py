@@ -1,4 +1,4 @@
-"""The task beside generation: one vector of a whole prompt instead of its continuation."""
+"""The tasks beside generation: one vector of a whole prompt instead of its continuation."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -7,6 +7,10 @@ from hotshoe.errors import RequestError
 
 PoolingKind = Literal["last", "mean"]
 POOLING_KINDS = ("last", "mean")
+PoolingTask = Literal["embed", "classify"]
+POOLING_TASKS = ("embed", "classify")
+#: What makes probabilities of the logits of classes.
+Activation = Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +18,19 @@ class Pooling:
     """How a model makes one vector of a prompt's final hidden states.
 
     Attributes:
+        task: Which of the model's heads makes it.
         kind: "last" takes the last token's, "mean" the mean over all tokens in float32.
         normalize: The vector is divided by its Euclidean length.
         dimensions: The vector keeps so many leading entries before it is normalized; None keeps
             all. Source: Matryoshka representations, arXiv:2205.13147.
+        activation: What is applied to the vector at the end; None for nothing.
     """
 
     kind: PoolingKind
     normalize: bool = True
     dimensions: int | None = None
+    task: PoolingTask = "embed"
+    activation: Activation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +38,9 @@ class PoolingParams:
     """A request for a vector; None leaves a choice to the model.
 
     Attributes:
-        dimensions: See `Pooling`.
-        normalize: See `Pooling`.
+        dimensions, normalize: See `Pooling`; of task "embed" alone.
+        task: "embed" for an embedding, "classify" for the probabilities of classes.
+        use_activation: False gives logits in place of probabilities; of task "classify" alone.
 
     Raises:
         RequestError: A value is of the wrong type or out of range; `field` names it.
@@ -39,28 +48,34 @@ class PoolingParams:
 
     dimensions: int | None = None
     normalize: bool | None = None
+    task: PoolingTask = "embed"
+    use_activation: bool | None = None
 
     def __post_init__(self) -> None:
-        size = self.dimensions
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise RequestError(
-                f"dimensions must be an integer of at least 1, not {size!r}", "dimensions"
-            )
-        if not isinstance(self.normalize, bool | None):
-            raise RequestError(
-                f"normalize must be true or false, not {self.normalize!r}", "normalize"
-            )
+        if (size := self.dimensions) is not None and (type(size) is not int or size < 1):
+            raise RequestError(f"dimensions must be an integer above 0, not {size!r}", "dimensions")
+        for name in ("normalize", "use_activation"):
+            if not isinstance(value := getattr(self, name), bool | None):
+                raise RequestError(f"{name} must be true or false, not {value!r}", name)
+        if self.task not in POOLING_TASKS:
+            raise RequestError(f"task must be embed or classify, not {self.task!r}", "task")
+        foreign = ("dimensions", "normalize") if self.task == "classify" else ("use_activation",)
+        for name in foreign:
+            if getattr(self, name) is not None:
+                raise RequestError(
+                    f"{name} means nothing to task {self.task!r}; leave it out", name
+                )
 
     def over(self, model: Pooling, hidden_size: int) -> Pooling:
-        """Return the model's pooling with the choices of this request.
+        """Return the model's pooling for this task with the choices of this request.
 
         Raises:
             RequestError: The vector has fewer entries than were asked for.
         """
+        if self.task == "classify":
+            return replace(model, activation=None) if self.use_activation is False else model
         if self.dimensions is not None and self.dimensions > hidden_size:
-            raise RequestError(
-                f"dimensions is {self.dimensions}, but this model's vectors have {hidden_size}",
-                "dimensions",
-            )
+            why = f"dimensions is {self.dimensions}, but this model's vectors have {hidden_size}"
+            raise RequestError(why, "dimensions")
         normalize = model.normalize if self.normalize is None else self.normalize
         return replace(model, normalize=normalize, dimensions=self.dimensions)

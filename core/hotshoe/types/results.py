@@ -40,8 +40,8 @@ class CompletionOutput:
 class RequestOutput:
     """Everything known of one request. While streaming, `text` and `token_ids` are cumulative.
 
-    `embedding` is the vector that a request with `PoolingParams` ends with; such a request has no
-    text and no tokens.
+    `embedding` is the vector that a request with `PoolingParams` ends with, of whichever task; such
+    a request has no text and no tokens.
     """
 
     request_id: str

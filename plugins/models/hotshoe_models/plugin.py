@@ -186,6 +186,19 @@ COMPOSITES = {
 FLAT = frozenset({"Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"})
 ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 
+#: Classes with a head for classes of texts, and those whose decoder they have. The families have
+#: Llama's names.
+CLASSIFIERS = {
+    f"{family}ForSequenceClassification": f"{family.removesuffix('Text')}ForCausalLM"
+    for family in (
+        *("Arcee", "Exaone4", "Gemma", "Gemma2", "Gemma3Text", "Glm", "Glm4", "GptOss", "Helium"),
+        *("HunYuanDenseV1", "Llama", "Ministral3", "Ministral", "Mistral", "Mixtral", "Nemotron"),
+        *("Olmo", "Olmo2", "Olmo3", "Persimmon", "Phi", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3"),
+        *("Qwen3Moe", "Qwen3Next", "SeedOss", "SmolLM3", "StableLm", "Starcoder2"),
+    )
+}
+ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
+
 #: Positions of models whose published files may leave them out.
 LENGTHS = {
     f"{name}For{use}": length

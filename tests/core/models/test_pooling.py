@@ -1,12 +1,15 @@
 """Pooling as sentence-transformers writes it beside a model."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from hotshoe.errors import CheckpointError
-from hotshoe.models.pooling import read_pooling
+from hotshoe.models import ModelConfig
+from hotshoe.models.pooling import read_classifier, read_pooling
 from hotshoe.types import Pooling
+from hotshoe.types.classes import Classifier
 
 ROOT = "sentence_transformers.models."
 
@@ -72,3 +75,46 @@ def test_no_file_outside_of_the_model_is_read(tmp_path) -> None:
     write(tmp_path, flags(mean_tokens=1), folder="../elsewhere")
     with pytest.raises(CheckpointError, match="lies outside the model"):
         read_pooling(tmp_path)
+
+
+def config(**values) -> ModelConfig:
+    return ModelConfig(Path(), "LlamaForSequenceClassification", values, "float32", 8, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, Classifier(("LABEL_0", "LABEL_1"), "softmax")),
+        ({"id2label": {"1": "b", "0": "a"}}, Classifier(("a", "b"), "softmax")),
+        ({"id2label": {"0": "a"}}, Classifier(("a",), "sigmoid")),
+        ({"id2label": {"0": "a"}, "num_labels": 2}, Classifier(("LABEL_0", "LABEL_1"), "softmax")),
+        ({"num_labels": 1, "problem_type": "regression"}, Classifier(("LABEL_0",))),
+        (
+            {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.Identity"}},
+            Classifier(("LABEL_0",)),
+        ),
+        ({"num_labels": 1, "use_sep_token": False}, Classifier(("LABEL_0",), "sigmoid", False)),
+        ({"classifier_from_token": ["no", 7]}, Classifier(("no", "7"), "softmax", False)),
+        (
+            {"classifier_from_token": ["no", "yes"], "method": "from_2_way_softmax"},
+            Classifier(("LABEL_0",), "sigmoid", False),
+        ),
+    ],
+)
+def test_classes_are_read(values, expected) -> None:
+    assert read_classifier(config(**values)) == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"id2label": ["a", "b"]},
+        {"id2label": {"a": "0", "b": "1"}},
+        {"num_labels": -1},
+        {"problem_type": []},
+        {"classifier_from_token": [True]},
+    ],
+)
+def test_malformed_classes_are_refused(values) -> None:
+    with pytest.raises(CheckpointError):
+        read_classifier(config(**values))

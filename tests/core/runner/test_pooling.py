@@ -34,10 +34,12 @@ class Steps:
             )
         ]
         places = self.pooling.among(inputs)
-        found = self.pooling.take(inputs, places, self.table[ids], lambda hidden: hidden)
+        heads = {"embed": 1.0, "classify": -1.0}
+        hidden = self.table[ids]
+        found = self.pooling.take(inputs, places, hidden, lambda x, task: x * heads[task])
         result = StepResult(0, [], [])
-        if found is not None:
-            found.book(result, found.vectors)
+        for pooled in found:
+            pooled.book(result, pooled.vectors)
         return self.pooling.without(inputs).sample_rows.tolist(), result
 
 
@@ -91,3 +93,15 @@ def test_a_vector_that_is_not_finite_fails_its_row_alone(value, normalize) -> No
     result = StepResult(0, [], [])
     pooled.book(result, pooled.vectors)
     assert (list(result.pooled), result.failed) == ([1], {3: NOT_FINITE})
+
+
+@pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
+def test_classes_have_a_head_and_an_activation_of_their_own(activation) -> None:
+    steps = Steps()
+    steps.table *= 1000.0  # far beyond what exp takes
+    classes = Pooling("last", False, task="classify", activation=activation)
+    _, result = steps.run({1: 2, 0: 2}, new(1, [1, 2], classes), new(0, [1, 2], Pooling("last")))
+    logits = -steps.table[2]
+    wanted = {None: logits, "softmax": logits.softmax(0), "sigmoid": logits.sigmoid()}
+    torch.testing.assert_close(vector(result, 1), wanted[activation])
+    torch.testing.assert_close(vector(result, 0), -logits / logits.norm())

@@ -87,7 +87,7 @@ def test_vectors_are_those_of_transformers(
 def test_a_model_without_an_output_matrix_generates_nothing(tmp_path) -> None:
     save(tmp_path, "Qwen3", True, "pooling_mode_lasttoken")
     with LLM(str(tmp_path), **OPTIONS) as llm:
-        with pytest.raises(RequestError, match="makes embeddings only"):
+        with pytest.raises(RequestError, match="generates no text; its tasks: embed"):
             llm.generate(TokensPrompt([1]), SamplingParams(max_tokens=2))
         assert len(llm.embed(TokensPrompt([1]))[0].embedding) == 64
 

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hotshoe.engine.api.other_inputs import pooling_of, read_embeds
 from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.repetition import check_repetition
-from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.text.tokenizer import Text, Tokenizer
 from hotshoe.types import (
     EmbedsPrompt,
-    Pooling,
     PoolingParams,
     Prompt,
     SamplingParams,
@@ -27,9 +27,6 @@ from hotshoe.types import (
     TokensPrompt,
 )
 from hotshoe.types.arguments import check_arguments
-
-#: Parameters that look at the prompt's token ids, with the values that do not.
-_ABOUT_PROMPT = {"prompt_logprobs": None, "repetition_penalty": 1.0}
 
 MAX_PRIORITY = 2**31 - 1
 MAX_LABEL_CHARS = 1024
@@ -88,12 +85,15 @@ class InputProcessor:
         """
         pooling = None
         if isinstance(params, PoolingParams):
-            pooling, params = self._pooled(params), _NOTHING
+            pooling, params = pooling_of(self._info, params), _NOTHING
         elif "generate" not in self._info.tasks:
-            raise RequestError("this model makes embeddings only; it generates no text", "params")
+            raise RequestError(
+                f"this model generates no text; its tasks: {', '.join(self._info.tasks) or 'none'}",
+                "params",
+            )
         embeds = None
         if isinstance(prompt, EmbedsPrompt):
-            embeds, prompt = self._embeds(prompt, params)
+            embeds, prompt = read_embeds(prompt, params, self._info.hidden_size)
         text, token_ids, salt = self._tokenize(prompt, room=pooling is None)
         _check_label("cache_salt", salt)
         _check_label("tenant", tenant)
@@ -134,38 +134,18 @@ class InputProcessor:
         Raises:
             RequestError: No tokenizer, no template, or the template refuses the messages.
         """
-        tokenizer = self._require_tokenizer()
+        tokenizer = self.require_tokenizer()
         marked = not self._config.allow_special_tokens_in_text
         render = tokenizer.render_marked if marked else tokenizer.apply_chat_template
         text = render(messages, tools, **options)
-        return TokensPrompt(self._encode(text, add_special_tokens=False, marked=marked))
+        return TokensPrompt(self.encode(text, add_special_tokens=False, marked=marked))
 
-    def _pooled(self, params: PoolingParams) -> Pooling:
-        if "embed" not in self._info.tasks or self._info.pooling is None:
-            raise RequestError(
-                "this model makes no embeddings: its checkpoint does not say how (modules.json), "
-                "and the engine was not told (--pooling last or mean)",
-                "model",
-            )
-        return params.over(self._info.pooling, self._info.hidden_size)
+    def require_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer.
 
-    def _embeds(self, prompt: EmbedsPrompt, params: SamplingParams) -> tuple[bytes, TokensPrompt]:
-        """Return the rows as little-endian float32, and token ids that stand for them."""
-        hidden_size = self._info.hidden_size
-        if not hidden_size:
-            raise RequestError("this engine takes no embeddings", "prompt")
-        from hotshoe.models.embeds import embeds_bytes  # numpy, for those who need it
-
-        rows, count = embeds_bytes(prompt.embeds, hidden_size)
-        self._bounded([0] * count, room=False)
-        for name, harmless in _ABOUT_PROMPT.items():
-            if getattr(params, name, harmless) != harmless:
-                raise RequestError(
-                    f"{name} looks at the prompt's token ids, which embeddings have none of", name
-                )
-        return rows, TokensPrompt([0] * count, prompt.cache_salt)
-
-    def _require_tokenizer(self) -> Tokenizer:
+        Raises:
+            RequestError: There is none.
+        """
         if self._tokenizer is None:
             raise RequestError(
                 "this engine has no tokenizer (skip_tokenizer_init); give token ids", "prompt"
@@ -179,8 +159,8 @@ class InputProcessor:
         if isinstance(prompt, TextPrompt):
             # A text to embed is content; one to go on with is the model's own language.
             marked = not room and not self._config.allow_special_tokens_in_text
-            text = self._require_tokenizer().mark(prompt.text) if marked else prompt.text
-            ids = self._encode(text, add_special_tokens=True, marked=marked)
+            text = self.require_tokenizer().mark(prompt.text) if marked else prompt.text
+            ids = self.encode(text, add_special_tokens=True, marked=marked)
             return prompt.text, self._bounded(ids, room), prompt.cache_salt
         if isinstance(prompt, TokensPrompt):
             return None, self._bounded(_integers(prompt.token_ids), room), prompt.cache_salt
@@ -190,11 +170,16 @@ class InputProcessor:
             "prompt",
         )
 
-    def _encode(self, text: str, add_special_tokens: bool, marked: bool) -> list[int]:
-        tokenizer, limit = self._require_tokenizer(), self._config.max_model_len
-        assert limit is not None
-        if tokenizer.exceeds(text, limit):
-            raise too_long(limit, f"{len(text)} characters, clearly more")
+    def encode(self, text: Text, add_special_tokens: bool, marked: bool) -> list[int]:
+        """Tokenize a text or a pair, as `Tokenizer.encode` does, unless it is clearly too long.
+
+        Raises:
+            RequestError: It is, it is not Unicode, or there is no tokenizer.
+        """
+        tokenizer, limit = self.require_tokenizer(), self._config.max_model_len
+        for part in (text,) if isinstance(text, str) else text:
+            if tokenizer.exceeds(part, limit):
+                raise too_long(limit, f"{len(part)} characters, clearly more")
         return tokenizer.encode(text, add_special_tokens, marked)
 
     def _bounded(self, ids: list[int], room: bool) -> list[int]:
@@ -241,12 +226,12 @@ class InputProcessor:
                     f"{name} cannot be served: tokens are not sampled from logits here", name
                 )
         if params.bad_words:
-            found = bad_word_token_ids(self._require_tokenizer(), params.bad_words)
+            found = bad_word_token_ids(self.require_tokenizer(), params.bad_words)
             words_ids = (*params.bad_words_token_ids, *found)
             params = replace(params, bad_words_token_ids=words_ids)
         if (params.stop or params.detokenize) and self._tokenizer is None:
             if params.stop:
-                self._require_tokenizer()
+                self.require_tokenizer()
             params = replace(params, detokenize=False)
         return params
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.api.engine import Engine
+from hotshoe.engine.api.pooled import PoolingVerbs
 from hotshoe.engine.client import EngineStats, PauseMode, SleepMode
-from hotshoe.errors import ConfigError, EngineError, RequestError
+from hotshoe.errors import ConfigError, RequestError
 from hotshoe.platform import Change
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
@@ -37,7 +38,7 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 
 
-class LLM:
+class LLM(PoolingVerbs):
     """A loaded model in this process.
 
     Args:
@@ -124,36 +125,6 @@ class LLM:
         finally:
             self._drop(ids)
 
-    def embed(
-        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
-    ) -> list[RequestOutput]:
-        """Make one vector of each prompt, `output.embedding`. The order is that of the prompts.
-
-        Args:
-            prompts: One or several, each of up to `max_model_len` tokens.
-            params: For all of them; default: what the model's authors chose.
-
-        Raises:
-            RequestError: A prompt or parameter is bad, or the model makes no vectors; then none of
-                the prompts is run.
-        """
-        params = PoolingParams() if params is None else params
-        if not isinstance(params, PoolingParams):
-            raise RequestError(f"params must be PoolingParams, not {params!r}", "params")
-        ids: list[str] = []
-        try:
-            for prompt in _batch(prompts):
-                ids.append(self._next_id())
-                self.engine.add(ids[-1], prompt, params)
-            self._enqueued.update(dict.fromkeys(ids))
-            outputs = self._wait(ids)
-        finally:
-            self._drop(ids)
-        failed = [s.error for o in outputs if o.embedding is None for s in o.outputs]
-        if failed:
-            raise EngineError(f"an embedding could not be made: {failed[0]}")
-        return outputs
-
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
     ) -> list[RequestOutput]:
@@ -181,6 +152,20 @@ class LLM:
             search.update(self._next_id(), p.prompt, engine.tokenizer).output()
             for search, p in zip(searches, prepared, strict=True)
         ]
+
+    def _pool(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams
+    ) -> list[RequestOutput]:
+        """See `PoolingVerbs`."""
+        ids: list[str] = []
+        try:
+            for prompt in _batch(prompts):
+                ids.append(self._next_id())
+                self.engine.add(ids[-1], prompt, params)
+            self._enqueued.update(dict.fromkeys(ids))
+            return self._wait(ids)
+        finally:
+            self._drop(ids)
 
     def enqueue(
         self,

@@ -18,6 +18,7 @@ from hotshoe.engine.core.engine_core import EngineCore
 from hotshoe.engine.start.places import find_model, read_tokenizer
 from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
+from hotshoe.models.pooling import read_classifier
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
 from hotshoe.slots.show import show_spec, show_verdict
@@ -90,6 +91,7 @@ def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
 def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
     setup, workers, found = core.setup, core.workers, core.info
     pooling = setup.pooling if "embed" in found.tasks else None
+    classifier = read_classifier(setup.model_config) if "classify" in found.tasks else None
     return EngineInfo(
         config=setup.config,
         model_path=str(setup.model_config.path),
@@ -108,6 +110,7 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
         tasks=tuple(t for t in found.tasks if t != "embed" or pooling is not None),
         hidden_size=found.hidden_size,
         pooling=pooling,
+        classifier=classifier,
         arguments=declared_arguments(setup.processors),
     )
 

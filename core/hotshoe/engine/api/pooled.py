@@ -1,0 +1,123 @@
+"""The verbs of `LLM` beside generation: vectors of prompts, their classes, how well pairs match."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hotshoe.engine.api.engine import Engine
+from hotshoe.errors import EngineError, RequestError
+from hotshoe.text.pairs import pair_text
+from hotshoe.types import PoolingParams, Prompt, RequestOutput, TokensPrompt
+from hotshoe.types.classes import ClassOutput
+
+
+class PoolingVerbs:
+    """What an `LLM` does with models that make vectors.
+
+    Attributes:
+        engine: That runs them.
+    """
+
+    engine: Engine
+
+    def _pool(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams
+    ) -> list[RequestOutput]:
+        """Run prompts to their ends; if one is bad, none is run."""
+        raise NotImplementedError
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+    ) -> list[RequestOutput]:
+        """Make one vector of each prompt, `output.embedding`. The order is that of the prompts.
+
+        Args:
+            prompts: One or several, each of up to `max_model_len` tokens.
+            params: For all of them; default: what the model's authors chose.
+
+        Raises:
+            RequestError: A prompt or parameter is bad, or the model makes no vectors; then none of
+                the prompts is run.
+        """
+        return self._made(prompts, params or PoolingParams(), "embed")
+
+    def classify(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+    ) -> list[ClassOutput]:
+        """Say of what class each prompt is. The order is that of the prompts.
+
+        Args:
+            prompts: As for `embed`.
+            params: For all of them, of task "classify"; default: probabilities.
+
+        Raises:
+            RequestError: A prompt or parameter is bad, or the model has no head for classes; then
+                none of the prompts is run.
+        """
+        outputs = self._made(prompts, params or PoolingParams(task="classify"), "classify")
+        classifier, found = self.engine.info.classifier, []
+        assert classifier is not None, "requests for classes are refused without"
+        for output in outputs:
+            probs = output.embedding or []
+            label = classifier.labels[probs.index(max(probs))]
+            ids = output.prompt_token_ids
+            found.append(ClassOutput(output.request_id, output.prompt, ids, label, probs))
+        return found
+
+    def score(self, queries: str | Sequence[str], documents: str | Sequence[str]) -> list[float]:
+        """Say how well texts match, one query with each document or each with its own.
+
+        A model with a head of one class reads both texts of a pair at once. Of any other that makes
+        vectors, the score is the cosine of the angle between both, from -1 to 1.
+
+        Raises:
+            RequestError: The numbers of texts do not fit, a text is bad, or the model does neither.
+        """
+        left, right = _listed(queries), _listed(documents)
+        if not right or len(left) not in (1, len(right)):
+            raise RequestError(
+                f"{len(left)} queries and {len(right)} documents; give one query, or as many",
+                "queries",
+            )
+        classifier = self.engine.info.classifier
+        if classifier is not None and classifier.scores_pairs:
+            pairs = zip(left * (len(right) // len(left)), right, strict=True)
+            prompts = [self._render_pair(pair, classifier.separated) for pair in pairs]
+            return [output.probs[0] for output in self.classify(prompts)]
+        vectors = [o.embedding or [] for o in self.embed([*left, *right], PoolingParams())]
+        ones = vectors[: len(left)] * (len(right) // len(left))
+        return [cosine(*pair) for pair in zip(ones, vectors[len(left) :], strict=True)]
+
+    def _render_pair(self, pair: tuple[str, str], separated: bool) -> TokensPrompt:
+        """Turn two texts into the prompt of a model that reads both at once."""
+        inputs, config = self.engine.inputs, self.engine.info.config
+        marked = not config.allow_special_tokens_in_text
+        ways = separated, config.chat_template is not None, marked
+        text, adds = pair_text(inputs.require_tokenizer(), pair, *ways)
+        return TokensPrompt(inputs.encode(text, adds, marked))
+
+    def _made(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams, task: str
+    ) -> list[RequestOutput]:
+        """Return a vector for each prompt, or raise what went wrong with one."""
+        if not isinstance(params, PoolingParams) or params.task != task:
+            raise RequestError(
+                f"params must be PoolingParams of task {task!r}, not {params!r}", "params"
+            )
+        outputs = self._pool(prompts, params)
+        failed = [s.error for o in outputs if o.embedding is None for s in o.outputs]
+        if failed:
+            raise EngineError(f"a vector could not be made: {failed[0]}")
+        return outputs
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the cosine of the angle between two vectors, 0 where one has no length."""
+    product = sum(a * b for a, b in zip(one, other, strict=True))
+    length = math.hypot(*one) * math.hypot(*other)
+    return max(-1.0, min(1.0, product / length)) if length else 0.0
+
+
+def _listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)

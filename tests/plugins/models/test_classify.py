@@ -1,0 +1,236 @@
+"""Classes equal those of transformers, of every family that has a head for them."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from hotshoe import LLM, PoolingParams, SamplingParams, TokensPrompt
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe_models.plugin import CLASSIFIERS
+
+SIZES = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+#: What families need beside SIZES.
+MORE = {
+    "Gemma3Text": {"head_dim": 16, "sliding_window": 8},
+    "Gemma": {"head_dim": 16},
+    "Gemma2": {"head_dim": 16, "sliding_window": 8},
+    "Glm": {"head_dim": 16},
+    "Glm4": {"head_dim": 16},
+    "GptOss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8},
+    "Helium": {"head_dim": 16},
+    "HunYuanDenseV1": {"head_dim": 16},
+    "Ministral": {"head_dim": 16},
+    "Mixtral": {"num_local_experts": 4},
+    "Qwen2Moe": {"num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 32},
+    "Qwen3": {"head_dim": 16},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
+    "Qwen3Next": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "shared_expert_intermediate_size": 32,
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+    "SeedOss": {"head_dim": 16},
+}
+PROMPTS = [[5, 9, 3], list(range(3, 60)), [7], [5, 9, 3, 4, 4, 4, 8, 5, 6]]
+OPTIONS = {"platform": "cpu", "dtype": "float32", "skip_tokenizer_init": True, "block_size": 8}
+FAMILIES = [name.partition("For")[0] for name in CLASSIFIERS]
+
+
+def save(path, family, **values):
+    """Save a checkpoint with random weights, and return transformers' model."""
+    config = getattr(transformers, f"{family}Config")(**SIZES, **MORE.get(family, {}), **values)
+    torch.manual_seed(7)
+    model = getattr(transformers, f"{family}ForSequenceClassification")(config).eval()
+    torch.nn.init.normal_(model.score.weight, std=0.5)
+    model.save_pretrained(path)
+    return model
+
+
+@torch.inference_mode()
+def logits(model, prompt):
+    return model(torch.tensor([prompt])).logits[0]
+
+
+def close(found, expected, atol=1e-4):
+    torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_the_logits_of_transformers(tmp_path, family) -> None:
+    model = save(tmp_path, family, num_labels=3)
+    params = PoolingParams(task="classify", use_activation=False)
+    with LLM(str(tmp_path), max_num_batched_tokens=32, max_num_seqs=3, **OPTIONS) as llm:
+        found = llm.classify([TokensPrompt(p) for p in PROMPTS], params)
+    for prompt, output in zip(PROMPTS, found, strict=True):
+        close(output.probs, logits(model, prompt))
+
+
+@pytest.mark.parametrize(
+    ("values", "activation"),
+    [
+        ({"id2label": {0: "no", 1: "maybe", 2: "yes"}}, lambda x: x.softmax(0)),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, torch.sigmoid),
+        ({"num_labels": 3, "problem_type": "regression"}, lambda x: x),
+        ({"num_labels": 1}, torch.sigmoid),
+    ],
+)
+def test_probabilities_are_as_the_file_says(tmp_path, values, activation) -> None:
+    model = save(tmp_path, "Qwen2", **values)
+    labels = list(model.config.id2label.values())
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        assert llm.engine.info.tasks == ("classify",)
+        for prompt, output in zip(
+            PROMPTS, llm.classify([TokensPrompt(p) for p in PROMPTS]), strict=True
+        ):
+            expected = activation(logits(model, prompt))
+            close(output.probs, expected)
+            assert output.label == labels[int(expected.argmax())]
+            assert output.prompt_token_ids == prompt
+
+
+def test_classes_and_vectors_share_steps(tmp_path) -> None:
+    model = save(tmp_path, "Llama", num_labels=5)
+    with LLM(str(tmp_path), pooling="mean", max_num_batched_tokens=16, **OPTIONS) as llm:
+        llm.engine.add("a", TokensPrompt(PROMPTS[1]), PoolingParams(task="classify"))
+        [vector] = llm.embed(TokensPrompt(PROMPTS[1]))
+        [found] = llm.classify(TokensPrompt(PROMPTS[1]))
+    close(found.probs, logits(model, PROMPTS[1]).softmax(0))
+    with torch.inference_mode():
+        hidden = model.model(torch.tensor([PROMPTS[1]])).last_hidden_state[0].mean(0)
+    close(vector.embedding, hidden / hidden.norm())
+
+
+def test_other_tasks_are_refused_with_the_remedy(tmp_path) -> None:
+    save(tmp_path, "Llama")
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        with pytest.raises(RequestError, match="generates no text; its tasks: classify"):
+            llm.generate(TokensPrompt([3]), SamplingParams(max_tokens=2))
+        with pytest.raises(RequestError, match="--pooling last or mean"):
+            llm.embed(TokensPrompt([3]))
+        with pytest.raises(RequestError, match="--pooling last or mean"):
+            llm.score("a", "b")  # two classes say nothing of pairs
+        with pytest.raises(RequestError, match="of task 'classify'"):
+            llm.classify(TokensPrompt([3]), PoolingParams())
+    with (
+        LLM("demo", platform="cpu", load_format="dummy") as llm,
+        pytest.raises(RequestError, match="LlamaForSequenceClassification"),
+    ):
+        llm.classify("a")
+
+
+def save_tokenizer(path) -> Tokenizer:
+    """Save a tokenizer of words, which puts a token around texts and between those of pairs."""
+    words = "[UNK] <s> </s> no yes what is a panda ? bear fox truck".split()
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A </s> $B", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer.save(str(path / "tokenizer.json"))
+    names = {"bos_token": "<s>", "eos_token": "</s>"}
+    (path / "tokenizer_config.json").write_text(json.dumps(names))
+    return tokenizer
+
+
+WITH_TEXT = {**OPTIONS, "skip_tokenizer_init": False}
+QUERY, DOCUMENTS = "what is a panda ?", ["a bear", "a fox </s> yes", "a truck"]
+
+
+def test_pairs_are_scored_by_one_class(tmp_path) -> None:
+    model = save(tmp_path, "Qwen3", num_labels=1)
+    tokenizer = save_tokenizer(tmp_path)
+    with LLM(str(tmp_path), **WITH_TEXT) as llm:
+        found = llm.score(QUERY, DOCUMENTS)
+        assert llm.score([QUERY] * 3, DOCUMENTS) == pytest.approx(found, abs=1e-6)
+        for counts in ((2, 3), (1, 0)):
+            with pytest.raises(RequestError, match="give one query, or as many"):
+                llm.score([QUERY] * counts[0], DOCUMENTS[: counts[1]])
+        with pytest.raises(RequestError, match="clearly more"):
+            llm.score(QUERY, "a " * 10**6)
+    for score, document in zip(found, DOCUMENTS, strict=True):
+        text = document.replace("</s>", "< /s>")  # which is text, and ends no pair
+        close(score, torch.sigmoid(logits(model, tokenizer.encode(QUERY, text).ids))[0])
+
+
+def test_pairs_may_have_a_template(tmp_path) -> None:
+    model = save(tmp_path, "Llama", num_labels=1, problem_type="regression")
+    tokenizer = save_tokenizer(tmp_path)
+    template = "{% for m in messages %}</s> {{ m.role }} is {{ m.content }} {% endfor %}?"
+    (tmp_path / "pairs.jinja").write_text(template)
+    with LLM(str(tmp_path), chat_template=str(tmp_path / "pairs.jinja"), **WITH_TEXT) as llm:
+        [found] = llm.score(QUERY, "a fox")
+    text = f"</s> query is {QUERY} </s> document is a fox ?"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    close(found, logits(model, ids)[0])
+
+
+def save_generator(path, family, **values):
+    config = getattr(transformers, f"{family}Config")(**SIZES, **MORE.get(family, {}), **values)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model.save_pretrained(path)
+    return model
+
+
+@pytest.mark.parametrize(("family", "tied"), [("Qwen3", False), ("Qwen3", True), ("Gemma", True)])
+def test_words_of_the_output_matrix_are_classes(tmp_path, family, tied) -> None:
+    """As Qwen3-Reranker answers, which is a model that generates."""
+    model = save_generator(tmp_path, family, tie_word_embeddings=tied)
+    tokenizer = save_tokenizer(tmp_path)
+    overrides = {
+        "architectures": [f"{family}ForSequenceClassification"],
+        "classifier_from_token": ["no", "yes"],
+        "is_original_qwen3_reranker": True,
+    }
+    with LLM(str(tmp_path), hf_overrides=overrides, **WITH_TEXT) as llm:
+        found = llm.score(QUERY, DOCUMENTS[::2])
+    for score, document in zip(found, DOCUMENTS[::2], strict=True):
+        ids = tokenizer.encode(QUERY + document).ids  # nothing between both
+        yes = logits(model, ids)[-1][[3, 4]].softmax(0)[1]
+        close(score, yes)
+    both = {**overrides, "is_original_qwen3_reranker": False, "classifier_from_token": [3, "yes"]}
+    with LLM(str(tmp_path), hf_overrides=both, **WITH_TEXT) as llm:
+        [output] = llm.classify(QUERY)
+    close(output.probs, logits(model, tokenizer.encode(QUERY).ids)[-1][[3, 4]].softmax(0))
+    assert output.label in ("3", "yes")
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"classifier_from_token": ["maybe"]}, "'maybe', which the vocabulary does not have"),
+        ({"classifier_from_token": [128]}, "128, which the vocabulary does not have"),
+        ({"classifier_from_token": "yes"}, "must list tokens"),
+        ({"problem_type": "ranking"}, "problem_type 'ranking' is unknown"),
+        ({"id2label": {"1": "a", "2": "b"}}, "id2label must name"),
+        ({"num_labels": 10**6}, "there may be 65536"),
+        ({"num_labels": 5}, "score.weight"),
+        ({"sbert_ce_default_activation_function": "torch.nn.GELU"}, "served are Identity"),
+    ],
+)
+def test_bad_classes_are_named(tmp_path, values, match) -> None:
+    save(tmp_path, "Qwen3")
+    save_tokenizer(tmp_path)
+    with pytest.raises(CheckpointError, match=match):
+        LLM(str(tmp_path), hf_overrides=values, **OPTIONS).close()
