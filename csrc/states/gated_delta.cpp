@@ -29,7 +29,8 @@ struct Delta {
   const void* norm;
   int64_t heads, key_heads, keys, values;
   bool channel, silu;
-  float eps;
+  float eps, beta_scale;
+  float floor;  // least logarithm of a decay; 0 for none
 
   int64_t inner() const { return heads * values; }
 };
@@ -67,19 +68,23 @@ class Head {
     direct(from + all + own, tokens_.k + i * tokens_.wide_keys, 1.0f);
     std::copy_n(from + 2 * all + head_ * d_.values, d_.values, tokens_.v + i * tokens_.wide_values);
     const T *beta = row(token) + d_.inner(), *decay = beta + d_.heads;
-    tokens_.beta[i] = sigmoid(to_float(beta[head_]));
+    tokens_.beta[i] = d_.beta_scale * sigmoid(to_float(beta[head_]));
     if constexpr (kChannel) {
       const T* mine = decay + head_ * d_.keys;
       const float* bias = d_.dt_bias + head_ * d_.keys;
       float* to = tokens_.decay + i * tokens_.wide_keys;
       for_vectors(d_.keys, [&](int64_t c, auto lanes) {
-        const Vec dt = softplus(load(mine + c, lanes) + load(bias + c, lanes));
-        store(to + c, vexp(vset(d_.a[head_]) * dt), lanes);
+        store(to + c, decay_of(load(mine + c, lanes) + load(bias + c, lanes)), lanes);
       });
     } else {
-      const float dt = softplus(to_float(decay[head_]) + d_.dt_bias[head_]);
-      tokens_.decay[i] = exponential(d_.a[head_] * dt);
+      tokens_.decay[i] = vfirst(decay_of(vset(to_float(decay[head_]) + d_.dt_bias[head_])));
     }
+  }
+
+  Vec decay_of(Vec x) const {
+    const Vec rate = vset(d_.a[head_]);
+    if (d_.floor == 0.0f) return vexp(rate * softplus(x));
+    return vexp(over_one_plus_exp<float>(vset(d_.floor), rate * x));
   }
 
   // A vector of length `scale`.
@@ -131,7 +136,7 @@ void gated_delta(uintptr_t out, uintptr_t projected, int64_t stride, uintptr_t c
                  uintptr_t lens, int64_t count, uintptr_t taps, uintptr_t a, uintptr_t dt_bias,
                  uintptr_t norm, int64_t heads, int64_t key_heads, int64_t keys, int64_t values,
                  int64_t width, int64_t block_size, int checkpoints, bool channel, bool silu,
-                 float eps, int dtype) {
+                 float eps, float beta_scale, float floor, int dtype) {
   const Sequences sequences{(const int32_t*)table, table_stride, (const int32_t*)starts,
                             (const int32_t*)lens,  count,        block_size,
                             Checkpoints(checkpoints)};
@@ -145,7 +150,8 @@ void gated_delta(uintptr_t out, uintptr_t projected, int64_t stride, uintptr_t c
                          {(void*)conv_cache, conv_stride, conv_dtype}};
   const Delta delta{sequences,  conv,           {(void*)states, state_stride, state_dtype},
                     (void*)out, (const float*)a, (const float*)dt_bias,
-                    (const void*)norm, heads,   key_heads, keys, values, channel, silu, eps};
+                    (const void*)norm, heads,   key_heads, keys, values, channel, silu, eps,
+                    beta_scale, floor};
   visit_float(dtype, [&](auto type) {
     using T = decltype(type);
     channel ? run<T, true>(delta) : run<T, false>(delta);
@@ -162,7 +168,7 @@ void bind_gated_delta(nb::module_& m) {
         "gated_delta(out, projected, stride, conv_cache, conv_stride, conv_dtype, states,\n"
         "    state_stride, state_dtype, table, table_stride, starts, lens, count, taps, a, dt_bias,\n"
         "    norm, heads, key_heads, keys, values, width, block_size, checkpoints, channel, silu,\n"
-        "    eps, dtype)\n\n"
+        "    eps, beta_scale, floor, dtype)\n\n"
         "Convolution, gated delta rule, norm and gate of a step over cached states. Addresses;\n"
         "strides count elements. projected is [tokens, q k v | z | beta | decays], conv_cache\n"
         "[blocks, width - 1, channels of q, k and v], states [blocks, heads, values, keys], table\n"

@@ -160,6 +160,9 @@ class GatedDeltaSpec:
         norm_eps: Of the RMS norm over each head of the result, in front of the gate.
         decay: What has a decay of its own: each "head", or each "channel" of its keys.
         gate: Activation of the gate: "silu" or "sigmoid".
+        beta_scale: Factor on beta behind its sigmoid; with 2 a state may turn its sign along a key.
+        decay_floor: Least logarithm of a decay, below 0, which a sigmoid scales; None where a
+            softplus makes the logarithm, which has no least value.
     """
 
     num_heads: int
@@ -175,6 +178,8 @@ class GatedDeltaSpec:
     checkpoints: str = "none"
     decay: str = "head"
     gate: str = "silu"
+    beta_scale: float = 1.0
+    decay_floor: float | None = None
 
     @property
     def inner_size(self) -> int:

@@ -56,6 +56,8 @@ class GatedDelta:
             spec.decay == "channel",
             spec.gate == "silu",
             spec.norm_eps,
+            spec.beta_scale,
+            spec.decay_floor or 0.0,
             DTYPE_CODES[spec.dtype],
         )
 

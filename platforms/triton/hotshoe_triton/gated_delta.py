@@ -116,7 +116,7 @@ class Chunks:
         shared |= {"CHANNELS": self._channels, "BLOCK_K": block_k}
         threads = CHANNEL_THREADS if self._channels else SOLVE_THREADS[self._length > 32]
         self._solve = shared | {"num_warps": threads // arch.warp_size, "num_stages": 1}
-        self._solve["LEVELS"] = self._length.bit_length() - 1
+        self._solve |= {"LEVELS": self._length.bit_length() - 1} | _made_of(spec)
         few = max(MIN_ROWS, CARRIED // block_k)
         rows = CARRIED_ROWS.get(arch.family, few) if parts == 1 else few
         self._carry = shared | keeps | {"BLOCK_V": min(block_v, rows)}
@@ -198,7 +198,7 @@ class GatedDelta:
         self._convolve = Convolution(spec, facts)
         self._chunks = self.chunks(spec, facts)
         block_k, block_v = next_power_of_2(spec.key_dim), next_power_of_2(spec.value_dim)
-        self._constants: dict[str, Any] = _kept(spec) | chaining(facts)
+        self._constants: dict[str, Any] = _kept(spec) | _made_of(spec) | chaining(facts)
         self._constants |= {
             "HEADS": spec.num_heads,
             "V": spec.value_dim,
@@ -249,6 +249,11 @@ class GatedDelta:
             **self._constants,
         )
         return out
+
+
+def _made_of(spec: GatedDeltaSpec) -> dict[str, float]:
+    """Return the constants that beta and decays are made with."""
+    return {"BETA": spec.beta_scale, "FLOOR": spec.decay_floor or 0.0}
 
 
 def _kept(spec: GatedDeltaSpec) -> dict[str, Any]:

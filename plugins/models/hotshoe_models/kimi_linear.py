@@ -68,8 +68,10 @@ WITHIN = {
     "short_conv_kernel_size": "linear_conv_kernel_dim",
 }
 EXPERTS = MoeNames(gate_up=("mlp.experts.{}.w1", "mlp.experts.{}.w3"), down="mlp.experts.{}.w2")
+QKV = Projection((("q_proj", ("q",)), ("k_proj", ("k",)), ("v_proj", ("v",))))
+CONV = ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")
 NAMES = DeltaNames(
-    conv=("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"),
+    conv=CONV,
     decay_axes=(2, 1),
     norm="o_norm.weight",
 )
@@ -80,10 +82,10 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     try:
         return _build(_respelt(config), ctx)
     except CheckpointError as error:
-        raise CheckpointError(_in_spelling_of(config, str(error))) from error
+        raise CheckpointError(in_spelling_of(config, str(error))) from error
 
 
-def _in_spelling_of(config: ModelConfig, text: str) -> str:
+def in_spelling_of(config: ModelConfig, text: str) -> str:
     """Return a complaint with the keys that the file has."""
     within = mapping(config, "linear_attn_config")
     theirs = {SPELLINGS[key]: key for key in config.values if key in SPELLINGS}
@@ -166,7 +168,7 @@ def _block(config: ModelConfig, ctx: BuildContext) -> DeltaBlock:
     return DeltaBlock(
         delta=replace(delta_spec(config, ctx), decay="channel", gate="sigmoid"),
         projections=(
-            Projection((("q_proj", ("q",)), ("k_proj", ("k",)), ("v_proj", ("v",)))),
+            QKV,
             Projection((("g_b_proj", ("z",)),), before="g_a_proj", rank=rank),
             Projection((("b_proj", ("beta",)),)),
             Projection((("f_b_proj", ("decay",)),), before="f_a_proj", rank=rank),

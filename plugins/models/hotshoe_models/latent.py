@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from hotshoe.errors import ConfigError
@@ -53,6 +54,7 @@ class LatentMixer:
         )
         self._q = _Queries(spec, ctx, latent, prefix)
         self._rows = Linear(ctx, rows)
+        self._gates = None if latent.gate is None else _gates(spec, ctx, prefix + latent.gate)
         self._temperature = spec.layers[i].temperature
         rotary, mixer = rotaries[rotation], spec.layers[i].mixer
         self._index = _Index(spec, ctx, latent, rotary, prefix) if mixer == "indexed" else None
@@ -70,9 +72,9 @@ class LatentMixer:
                 inputs=ctx.split(WHAT, Section(spec.num_heads, latent.v_dim)),
             ),
         )
-        both = (self._q.input_quant, self._rows.input_quant)
-        plain = both[0] != both[1] or self._index is not None
-        self.input_quant = None if plain else both[0]
+        taking = (self._q, self._rows, *(() if self._gates is None else (self._gates,)))
+        quants = {part.input_quant for part in taking}
+        self.input_quant = quants.pop() if len(quants) == 1 and self._index is None else None
 
     def __call__(
         self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
@@ -86,7 +88,17 @@ class LatentMixer:
             assert isinstance(hidden, Tensor) and isinstance(latents, Tensor)
             asked = self._index(hidden, latents, batch)
         out = self._attention(q, self._rows(hidden), batch, asked)
+        if self._gates is not None:
+            gates = torch.sigmoid(self._gates(hidden).float()).to(out.dtype)
+            out = (out.view(*gates.shape, -1) * gates[..., None]).view_as(out)
         return self._o(out if keep is None else out[keep])
+
+
+def _gates(spec: DecoderSpec, ctx: BuildContext, name: str) -> Linear:
+    """Build the matrix that makes a gate for each of this rank's heads."""
+    heads, quantize = ctx.split(WHAT, Section(spec.num_heads)), spec.quantizes("qkv", ctx.format)
+    rows = [(name, spec.num_heads)]
+    return Linear(ctx, Matrix(ctx, rows, spec.hidden_size, quantize=quantize, outputs=heads))
 
 
 class _Queries:

@@ -256,6 +256,8 @@ class LatentSpec:
         nope_dim, rope_dim: Channels of a head's q and k without and with rotation.
         v_dim: Channels of a head's values.
         bias: The projections to latents have biases.
+        gate: Name within attention of a matrix that makes a gate for each head, whose sigmoid
+            scales what the head puts out; None for none.
         norm_eps: Epsilon of both latents' norms.
         index: How tokens are chosen; None where all are read.
     """
@@ -266,6 +268,7 @@ class LatentSpec:
     rope_dim: int
     v_dim: int
     bias: bool = False
+    gate: str | None = None
     norm_eps: float = 1e-6
     index: IndexSpec | None = None
 

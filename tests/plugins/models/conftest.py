@@ -962,6 +962,25 @@ VARIANTS += [
         end_to_end=True,
     ),
 ]
+#: Heads of k and v are of one size, as transformers cuts the stacked convolution into equal parts.
+OLMO_DELTA = {**DELTA, "linear_num_value_heads": 4, "linear_value_head_dim": 12}
+VARIANTS += [
+    Variant("olmo-hybrid", "OlmoHybrid", OLMO_DELTA, end_to_end=True),
+    Variant(
+        "olmo-hybrid-published",
+        "OlmoHybrid",
+        {
+            **without(OLMO_DELTA, "layer_types"),
+            "num_hidden_layers": 2,
+            "linear_num_key_heads": None,
+            "linear_num_value_heads": None,
+            "linear_key_head_dim": None,
+            "linear_allow_neg_eigval": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
+        },
+        raw=True,
+    ),
+]
 KIMI = {
     **without(LATENT, "first_k_dense_replace"),
     "q_lora_rank": None,
@@ -998,6 +1017,40 @@ VARIANTS += [
         },
         raw=True,
         end_to_end=True,
+    ),
+]
+LING = {
+    **without(LATENT, "first_k_dense_replace"),
+    "num_experts": 8,
+    "num_experts_per_token": 2,
+    "moe_intermediate_size": 40,
+    "num_expert_group": 4,
+    "topk_group": 2,
+    "num_hidden_layers": 2,
+    "layer_group_size": 2,
+}
+VARIANTS += [
+    Variant(
+        "ling3",
+        "BailingHybrid",
+        {**LING, "head_dim": 12, "first_k_dense_replace": 1},
+        end_to_end=True,
+    ),
+    Variant(
+        "ling3-published",
+        "BailingHybrid",
+        {
+            **LING,
+            "head_dim": 8,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 0,
+            "num_shared_experts": 2,
+            "moe_renormalize": False,
+            "short_conv_kernel_size": 3,
+            "kda_safe_gate": False,
+            "num_nextn_predict_layers": 0,
+        },
+        raw=True,
     ),
 ]
 #: Models with layer norms, most of whose MLPs have no gates.
@@ -2197,7 +2250,7 @@ RECENT |= {"llama4-dense-between"}
 #: Earlier releases do not have these, or warn when they import them.
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
-RECENT |= {"AXK1", "Flint", "Laguna", "Lfm3"}
+RECENT |= {"AXK1", "BailingHybrid", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 
 

@@ -62,6 +62,7 @@ from hotshoe_models import (
     mpt,
     nanochat,
     olmo,
+    olmo_hybrid,
     olmoe,
     persimmon,
     phi3,
@@ -101,6 +102,7 @@ DEFAULTS = {
     "OlmoConfig": olmo.OLMO_DEFAULTS,
     "Olmo2Config": olmo.DEFAULTS,
     "Olmo3Config": olmo.OLMO3_DEFAULTS,
+    "OlmoHybridConfig": olmo_hybrid.DEFAULTS,
     "GlmConfig": glm.DEFAULTS,
     "Glm4Config": glm.DEFAULTS,
     "MixtralConfig": mixtral.DEFAULTS,
@@ -180,6 +182,8 @@ UNREAD |= {"mtp_layer_types", "mtp_mlp_layer_types", "residual_in_fp32", "use_ma
 UNREAD |= {"use_mambapy", "use_associative_scan", "rescale_prenorm_residual"}
 UNREAD |= {f"time_step_{what}" for what in ("floor", "init_scheme", "min", "max", "scale")}
 UNREAD |= {"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"}  # as all do here
+UNREAD |= {f"linear_{what}" for what in ("a_log_min", "a_log_max", "dt_min", "dt_max")}
+UNREAD |= {"linear_dt_init_floor"}
 UNREAD |= {"n_ctx"}  # CodeGen's n_positions once more
 UNREAD |= {
     "slow_but_exact",

@@ -204,6 +204,8 @@ def _gated_delta(spec: GatedDeltaSpec) -> Iterator[str]:
         yield f"knows a decay for each {', '.join(DECAYS)}, not for each {spec.decay}"
     if spec.gate not in GATES:
         yield f"knows the gates {', '.join(GATES)}, not {spec.gate}"
+    if spec.decay_floor is not None and not spec.decay_floor < 0:
+        yield f"needs a decay_floor below 0, not {spec.decay_floor}"
     if spec.num_heads % spec.num_key_heads:
         yield "needs the same number of heads for each key head"
 

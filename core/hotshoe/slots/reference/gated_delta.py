@@ -52,17 +52,21 @@ class GatedDelta:
         q, k, v = torch.split(mixed, [keys, keys, spec.inner_size], dim=-1)
         q, k = (self._directions(part) for part in (q, k))
         v = v.reshape(-1, spec.num_heads, spec.value_dim)
-        decay = F.softplus(decay.float() + weights.dt_bias).view(len(v), spec.num_heads, -1)
+        decay = (decay.float() + weights.dt_bias).view(len(v), spec.num_heads, -1)
         operands = (
             q * spec.key_dim**-0.5,
             k,
             v,
-            beta.float().sigmoid(),
-            weights.a[:, None] * decay,
+            beta.float().sigmoid() * spec.beta_scale,
+            self._log_decay(weights.a[:, None], decay),
         )
         y = advance(operands, torch.empty_like(v), cache[1], prepared, _step, _chunk)
         y = rms_norm(y, weights.norm, spec.norm_eps, 0.0).flatten(1)
         return (y * self._gate(z.float())).to(torch_dtype(spec.dtype))
+
+    def _log_decay(self, rate: Tensor, x: Tensor) -> Tensor:
+        floor = self._spec.decay_floor
+        return rate * F.softplus(x) if floor is None else floor * torch.sigmoid(-rate * x)
 
     def _directions(self, part: Tensor) -> Tensor:
         """Return each head's vector of length 1, for every head of v: [t, num_heads, key_dim]."""

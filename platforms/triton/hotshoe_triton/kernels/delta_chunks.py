@@ -14,7 +14,7 @@ import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import sigmoid
-from hotshoe_triton.kernels.gated_delta import LENGTH_EPS
+from hotshoe_triton.kernels.gated_delta import LENGTH_EPS, log_decay
 from hotshoe_triton.kernels.states import (
     FADED,
     FINE,
@@ -26,7 +26,6 @@ from hotshoe_triton.kernels.states import (
     load_split,
     product,
     row_of,
-    softplus,
     split,
     store_split,
     tokens_of,
@@ -155,14 +154,14 @@ def inverse_of(system_LL, PARTS: tl.constexpr):
 @triton.jit
 def decays_by_channel(
     gates_L, bias_ptr, decay_ptr, q_LK, k_LK, rate, there_L, there_K, LEVELS: tl.constexpr,
-    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
     """Return k k^T, q k^T and how far channels decay since a chunk began and until it ends."""
     at_K, there_LK = tl.arange(0, q_LK.shape[1]), there_L[:, None] & there_K[None, :]
     raw_LK = tl.load(gates_L[:, None] + at_K[None, :], mask=there_LK, other=0.0).to(tl.float32)
     raw_LK += tl.load(bias_ptr + at_K, mask=there_K, other=0.0)[None, :]
     coarse_LK, rest_LK, total_K, total_rest_K = sums(
-        tl.where(there_LK, rate * softplus(raw_LK), 0.0)
+        tl.where(there_LK, log_decay(raw_LK, rate, FLOOR), 0.0)
     )
     tl.store(decay_ptr + at_K, tl.exp(total_K + total_rest_K), mask=there_K)
     system_LL, scores_LL = pairs_by_channel(
@@ -173,11 +172,13 @@ def decays_by_channel(
 
 
 @triton.jit
-def decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L):
+def decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L, FLOOR: tl.constexpr):
     """Return how far all channels decay between two tokens, since a chunk began, until it ends."""
     at_L = tl.arange(0, there_L.shape[0])
     raw_L = tl.load(gates_L, mask=there_L, other=0.0).to(tl.float32) + tl.load(bias_ptr)
-    coarse_L, rest_L, total, total_rest = sums(tl.where(there_L, rate * softplus(raw_L), 0.0))
+    coarse_L, rest_L, total, total_rest = sums(
+        tl.where(there_L, log_decay(raw_L, rate, FLOOR), 0.0)
+    )
     tl.store(decay_ptr, tl.exp(total + total_rest))
     between_LL = coarse_L[:, None] - coarse_L[None, :] + (rest_L[:, None] - rest_L[None, :])
     causal_LL = at_L[:, None] >= at_L[None, :]
@@ -238,10 +239,10 @@ def convolve_chunks(
 @triton.jit
 def fade_by_head(
     gates_L, bias_ptr, decay_ptr, rate, there_L, faded_ptrs_L, apart, q_LK, low_q_LK, k_LK,
-    low_k_LK, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+    low_k_LK, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
     """Store decays since a chunk began and until it ends, and return k k^T and q k^T, decayed."""
-    decay_LL, since_L, until_L = decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L)
+    decay_LL, since_L, until_L = decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L, FLOOR)
     tl.store(faded_ptrs_L, since_L, mask=there_L)
     tl.store(faded_ptrs_L + apart, until_L, mask=there_L)
     turned_KL, low_KL = tl.trans(k_LK), tl.trans(low_k_LK)
@@ -274,7 +275,7 @@ def solve_chunks(
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     CHANNELS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
     STATE_PARTS: tl.constexpr, LEVELS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
-    CHAINED: tl.constexpr,
+    BETA: tl.constexpr, FLOOR: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Compute all of a chunk that needs neither state nor values. Grid: (chunks, HEADS).
 
@@ -306,13 +307,14 @@ def solve_chunks(
     q_LK, low_q_LK = load_split(q_ptr + shared_LK, apart, there_LK, PARTS)
     own_L, apart = head * all_tokens + token_L, all_tokens * HEADS
     side_L = gates_ptr + token_L * gates_stride + HEADS * V
-    beta_L = sigmoid(tl.load(side_L + head, mask=there_L, other=float("-inf")).to(tl.float32))
+    beta_L = tl.load(side_L + head, mask=there_L, other=float("-inf")).to(tl.float32)
+    beta_L = BETA * sigmoid(beta_L)
     if CHANNELS:
         k_LK, q_LK = whole(k_LK, low_k_LK, STATE_PARTS), whole(q_LK, low_q_LK, PARTS)
         system_LL, scores_LL, since_LK, until_LK = decays_by_channel(
             side_L + HEADS + head * K, bias_ptr + head * K,
             decay_ptr + (place.to(tl.int64) * HEADS + head) * K, q_LK, k_LK, rate, there_L,
-            there_K, LEVELS, PARTS, STATE_PARTS,
+            there_K, LEVELS, PARTS, STATE_PARTS, FLOOR,
         )  # fmt: skip
         own_LK = own_L[:, None] * K + at_K[None, :]
         store_split(since_q_ptr + own_LK, apart * K, q_LK * since_LK, there_LK, PARTS)
@@ -322,7 +324,7 @@ def solve_chunks(
         system_LL, scores_LL = fade_by_head(
             side_L + HEADS + head, bias_ptr + head,
             decay_ptr + place.to(tl.int64) * HEADS + head, rate, there_L, faded_ptr + own_L, apart,
-            q_LK, low_q_LK, k_LK, low_k_LK, PARTS, STATE_PARTS,
+            q_LK, low_q_LK, k_LK, low_k_LK, PARTS, STATE_PARTS, FLOOR,
         )  # fmt: skip
     solve(
         system_LL, scores_LL, beta_L, solved_ptr, scores_ptr, own_L, there_L, apart, PARTS,

@@ -19,16 +19,25 @@ def direction(at, there):
 
 
 @triton.jit
-def faded(state, gates, dt_bias, rate, head, k_at, K: tl.constexpr, CHANNELS: tl.constexpr):
+def log_decay(x, rate, FLOOR: tl.constexpr):
+    """Return logarithms of decays, at least FLOOR; 0 is no floor."""
+    return FLOOR * sigmoid(-rate * x) if FLOOR < 0 else rate * softplus(x)
+
+
+@triton.jit
+def faded(
+    state, gates, dt_bias, rate, head, k_at, K: tl.constexpr, CHANNELS: tl.constexpr,
+    FLOOR: tl.constexpr,
+):  # fmt: skip
     """Let a head's state decay, each channel of keys by its own factor or all by the same."""
     if CHANNELS:
         there = k_at < K
         x = tl.load(gates + head * K + k_at, mask=there, other=0.0).to(tl.float32)
         x += tl.load(dt_bias + head * K + k_at, mask=there, other=0.0)
-        state *= tl.exp(rate * softplus(x))[None, :]
+        state *= tl.exp(log_decay(x, rate, FLOOR))[None, :]
     else:
         x = tl.load(gates + head).to(tl.float32) + tl.load(dt_bias + head)
-        state *= tl.exp(rate * softplus(x))
+        state *= tl.exp(log_decay(x, rate, FLOOR))
     return state
 
 
@@ -59,7 +68,7 @@ def gated_delta(
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     CHANNELS: tl.constexpr, SILU: tl.constexpr, EPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    FEW: tl.constexpr, CHAINED: tl.constexpr,
+    FEW: tl.constexpr, BETA: tl.constexpr, FLOOR: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Take the tokens of sequences with few of them, norm and gate each result, keep the state."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -85,9 +94,9 @@ def gated_delta(
         q, k = direction(keys + k_at, k_there), direction(keys + KEY_HEADS * K + k_at, k_there)
         v = tl.load(source + 2 * KEY_HEADS * K + head * V + v_at, mask=v_there, other=0.0)
         z = tl.load(side + head * V + v_at, mask=v_there, other=0.0).to(tl.float32)
-        beta = sigmoid(tl.load(side + HEADS * V + head).to(tl.float32))
+        beta = BETA * sigmoid(tl.load(side + HEADS * V + head).to(tl.float32))
         decays = side + HEADS * V + HEADS
-        state = faded(state, decays, dt_bias, rate, head, k_at, K, CHANNELS)
+        state = faded(state, decays, dt_bias, rate, head, k_at, K, CHANNELS, FLOOR)
         state += (beta * (v - tl.sum(state * k[None, :], 1)))[:, None] * k[None, :]
         y = gated(tl.sum(state * q[None, :], 1) * (K**-0.5), weight, z, V, EPS, SILU)
         place = out + token * (HEADS * V) + head * V + v_at

@@ -30,6 +30,9 @@ BASE = GatedDeltaSpec(4, 2, 16, 16, 4, "float32", "float32", "float32", 16, 1e-6
 VARIATIONS: tuple[dict[str, Any], ...] = (
     {"decay": "channel"},
     {"decay": "channel", "gate": "sigmoid", "num_key_heads": 4, "norm_eps": 1e-5},
+    {"beta_scale": 2.0},
+    {"decay_floor": -2.0},
+    {"decay": "channel", "decay_floor": -5.0, "beta_scale": 2.0},
     {"num_key_heads": 1},
     {"num_heads": 6, "num_key_heads": 3},
     {"key_dim": 128, "value_dim": 64},
@@ -60,6 +63,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
         rng.choice(("none", "align", "all")),
         rng.choice(("head", "channel")),
         rng.choice(("silu", "sigmoid")),
+        rng.choice((1.0, 1.0, 2.0)),
+        rng.choice((None, None, -5.0)),
     )
     return draw_requests(rng, spec)
 
@@ -88,9 +93,11 @@ class _Recurrence:
         (q, wide_q), (k, wide_k) = (
             _direction(part, STEEPEST * size) for part, size in zip((q, k), sizes, strict=False)
         )
-        beta = beta.sigmoid()[:, None]
-        decay = F.softplus(decay + weights.dt_bias.double()).view(spec.num_heads, 1, -1)
-        kept = torch.exp(weights.a.double()[:, None, None] * decay)
+        beta = spec.beta_scale * beta.sigmoid()[:, None]
+        decay = (decay + weights.dt_bias.double()).view(spec.num_heads, 1, -1)
+        rate, floor = weights.a.double()[:, None, None], spec.decay_floor
+        kept = rate * F.softplus(decay) if floor is None else floor * torch.sigmoid(-rate * decay)
+        kept = torch.exp(kept)
         self.state = self.state * kept
         before = self.state.norm(dim=-1)
         added = beta * (v - (self.state * k[:, None]).sum(-1))

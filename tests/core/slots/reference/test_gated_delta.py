@@ -14,7 +14,12 @@ from hotshoe.slots.reference.gated_delta import GatedDelta
 
 CPU = DeviceFacts("plain", "cpu", "", "", 1 << 30, 1)
 SPEC = GatedDeltaSpec(4, 2, 6, 5, 3, "float32", "float32", "float32", 4, 1e-5)
-OPTIONS = [{}, {"decay": "channel", "gate": "sigmoid"}, {"num_key_heads": 4, "conv_width": 2}]
+OPTIONS = [
+    {},
+    {"beta_scale": 2.0, "decay_floor": -3.0},
+    {"decay": "channel", "gate": "sigmoid"},
+    {"num_key_heads": 4, "conv_width": 2},
+]
 WIDTH = 40
 
 
@@ -39,15 +44,23 @@ def oracle(spec, weights, projected):
         q, k, v = F.silu((window.T * weights.conv.double()).sum(1)).split(
             [keys, keys, spec.inner_size]
         )
-        logs = F.softplus(decay[t] + weights.dt_bias.double()).view(spec.num_heads, -1)
+        logs = (decay[t] + weights.dt_bias.double()).view(spec.num_heads, -1)
+        rates = weights.a.double()[:, None]
+        logs = (
+            rates * F.softplus(logs)
+            if spec.decay_floor is None
+            else spec.decay_floor * torch.sigmoid(-rates * logs)
+        )
         rows = []
         for h in range(spec.num_heads):
             own = slice(h // each * spec.key_dim, (h // each + 1) * spec.key_dim)
             key = k[own] / torch.sqrt(k[own] @ k[own] + 1e-6)
             query = q[own] / torch.sqrt(q[own] @ q[own] + 1e-6) * spec.key_dim**-0.5
             value = v[h * spec.value_dim : (h + 1) * spec.value_dim]
-            state[h] *= torch.exp(weights.a[h].double() * logs[h])
-            state[h] += torch.outer(torch.sigmoid(beta[t, h]) * (value - state[h] @ key), key)
+            state[h] *= torch.exp(logs[h])
+            state[h] += torch.outer(
+                spec.beta_scale * torch.sigmoid(beta[t, h]) * (value - state[h] @ key), key
+            )
             y = state[h] @ query
             y = y * torch.rsqrt(y.square().mean() + spec.norm_eps) * weights.norm.double()
             gate = z[t, h * spec.value_dim : (h + 1) * spec.value_dim]
