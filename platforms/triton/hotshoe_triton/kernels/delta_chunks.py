@@ -279,8 +279,6 @@ def solve_chunks(
 ):  # fmt: skip
     """Compute all of a chunk that needs neither state nor values. Grid: (chunks, HEADS).
 
-    BLOCK_L is 2 to the power of LEVELS.
-
     Args:
         gates_ptr: [tokens, z, beta, decays], rows apart.
         k_ptr, q_ptr: As `convolve_chunks` leaves them.
@@ -291,24 +289,25 @@ def solve_chunks(
         faded_ptr: [2, HEADS, tokens] float32: decays since the chunk began, and until it ends;
             not with CHANNELS.
         decay_ptr: [chunks, HEADS, K or 1] float32: what the chunk leaves of the state before.
+        BLOCK_L: 2 to the power of LEVELS.
     """
     place, head = tl.program_id(0), tl.program_id(1)
     at_K, rate = tl.arange(0, BLOCK_K), tl.load(rate_ptr + head)
-    there_K = at_K < K
+    there_K, all_tokens = at_K < K, tokens.to(tl.int64)
     wait(CHAINED)
     chunk, begin, before, length = chunk_of(place, starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L)
     if chunk < 0:
         return
     token_L, there_L, _high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
-    there_LK, all_tokens = there_L[:, None] & there_K[None, :], tokens.to(tl.int64)
+    there_LK = there_L[:, None] & there_K[None, :]
     shared_LK = (head // (HEADS // KEY_HEADS) * all_tokens + token_L)[:, None] * K + at_K[None, :]
     apart = all_tokens * (KEY_HEADS * K)
     k_LK, low_k_LK = load_split(k_ptr + shared_LK, apart, there_LK, STATE_PARTS)
     q_LK, low_q_LK = load_split(q_ptr + shared_LK, apart, there_LK, PARTS)
     own_L, apart = head * all_tokens + token_L, all_tokens * HEADS
     side_L = gates_ptr + token_L * gates_stride + HEADS * V
-    beta_L = tl.load(side_L + head, mask=there_L, other=float("-inf")).to(tl.float32)
-    beta_L = BETA * sigmoid(beta_L)
+    raw_L = tl.load(side_L + head, mask=there_L, other=float("-inf"))
+    beta_L = BETA * sigmoid(raw_L.to(tl.float32))
     if CHANNELS:
         k_LK, q_LK = whole(k_LK, low_k_LK, STATE_PARTS), whole(q_LK, low_q_LK, PARTS)
         system_LL, scores_LL, since_LK, until_LK = decays_by_channel(
