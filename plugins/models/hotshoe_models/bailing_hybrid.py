@@ -1,7 +1,7 @@
 """Ling 3: Kimi delta attention whose decays have a least value, experts, and some layers of latent
 attention with a gate for each head.
 
-Defaults are those of transformers' BailingHybridConfig, whose keys are spelt as Kimi-Linear's.
+Defaults are those of transformers' BailingHybridConfig, whose keys have Kimi-Linear's spelling.
 """
 
 from dataclasses import replace
