@@ -8,6 +8,11 @@ from __future__ import annotations
 TRANSFORMERS, KERNELS, VLLM, SGLANG = HOSTS = ("transformers", "kernels", "vllm", "sglang")
 NO = "no: "
 _LATENT = f"{NO}its layers absorb latents in code of their own, around attention"
+_ENTRIES = {
+    VLLM: f"{NO}its layers compress tokens in code of their own, around attention",
+    SGLANG: f"{NO}its layers compress tokens in code of their own, around attention",
+    TRANSFORMERS: f"{NO}entries lie in the model's own cache object",
+}
 _STATES = f"{NO}states lie in a cache of the host's, which has a form of its own"
 _SEPARATE = f"{NO}it keeps keys and values in separate memory, and slots have them in one cache"
 _ROUTED = f"{NO}it chooses experts before a method is called, and the slot chooses them itself"
@@ -43,6 +48,8 @@ REACH: dict[str, dict[str, str]] = {
         SGLANG: _LATENT,
         TRANSFORMERS: f"{NO}its models choose tokens in code of their own",
     },
+    "compress": _ENTRIES,
+    "compressed_attention": _ENTRIES,
     "state_space": {
         VLLM: _STATES,
         SGLANG: _STATES,

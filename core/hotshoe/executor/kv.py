@@ -119,6 +119,12 @@ def check_movable(descriptor: KVDescriptor) -> None:
                 f"those of {', '.join(MOVABLE)} are passed on; compute the prompt here",
                 f"layers[{number}].kind",
             )
+        if spec.tokens_per_entry > 1 or (spec.kind == "window" and len(spec.parts) == 1):
+            raise KVTransferError(
+                f"KV blocks cannot be moved: layers[{number}] has a cache of entries for several "
+                "tokens, or of what they are made of; compute the prompt here",
+                f"layers[{number}].tokens_per_entry",
+            )
         if spec.kind == "state" and spec.checkpoints == "none":
             raise KVTransferError(
                 f"KV blocks cannot be moved: layers[{number}] keeps the latest state alone, and no "

@@ -4,6 +4,12 @@ from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.adapters import AdapterLimits, AdapterTable
 from hotshoe.layers.attention import Attention, QkNorm
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
+from hotshoe.layers.compressed import (
+    CompressedAttention,
+    Compressor,
+    CompressorNames,
+    EntryIndexer,
+)
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.formats import (
     FLOATS,
@@ -44,9 +50,13 @@ __all__ = [
     "Attention",
     "BuildContext",
     "CacheLayer",
+    "CompressedAttention",
+    "Compressor",
+    "CompressorNames",
     "DeltaNames",
     "DividedRMSNorm",
     "Embedding",
+    "EntryIndexer",
     "ForwardBatch",
     "GatedActivation",
     "GatedDelta",

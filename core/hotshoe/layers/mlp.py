@@ -30,8 +30,8 @@ class GatedMLP:
         ctx: The build context.
         gate_up, down: The weights.
         activation: "silu", "gelu" or "gelu_tanh".
-        gate_scale: Factor on the gate before its activation; with another than 1 the block is
-            composed.
+        between: Changes gate | up [num_tokens, 2 * size] in place before the activation; with it
+            the block is composed.
 
     Attributes:
         input_quant: How the layer before may quantize what it hands over; None for not at all.
@@ -43,12 +43,12 @@ class GatedMLP:
         gate_up: Matrix,
         down: Matrix,
         activation: str,
-        gate_scale: float = 1.0,
+        between: Callable[[Tensor], None] | None = None,
     ) -> None:
         spec = GatedMlpSpec(gate_up.spec, down.spec, activation)
         op: GatedMlpOp | None = None
         adapted = [part.takes_adapters(ctx) for part in (gate_up, down)]  # between its parts
-        if gate_scale == 1.0 and not any(adapted):
+        if between is None and not any(adapted):
             op = ctx.operation("gated_mlp", spec, gate_up.names + down.names)
         self._sum = None
         self._run: Callable[[Tensor | Quantized], Tensor]
@@ -56,12 +56,11 @@ class GatedMLP:
             first, second = Linear(ctx, gate_up), Linear(ctx, down)
             act = GatedActivation(ctx, down.spec.in_features, activation, second.input_quant)
             self.input_quant = first.input_quant
-            width = down.spec.in_features
 
             def run(x: Tensor | Quantized) -> Tensor:
                 both = first(x)
-                if gate_scale != 1.0:
-                    both[:, :width].mul_(gate_scale)
+                if between is not None:
+                    between(both)
                 return second(act(both))
 
             self._run = run

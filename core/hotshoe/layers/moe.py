@@ -6,7 +6,7 @@ some experts whole; routers are on all ranks, so that all choose alike, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,9 +20,10 @@ from hotshoe.layers.experts import Share, names_of, share_of
 from hotshoe.layers.linear import Linear, form_of
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
+from hotshoe.layers.router import Router
 from hotshoe.layers.split import Section
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
-from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec, RouterSpec, renewed
+from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec, RouterSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class MoeNames:
         gate_up, down: Of one expert, with {} for its number.
         stacked: Where the checkpoint has a tensor for all experts instead.
         correction: The tensor that moves the router's choice.
+        table: That which names the experts of each token.
         shared_gate_up, shared_down: Of the experts that all tokens share.
         shared_gate: Of the row whose sigmoid opens them.
         latents: Of the matrices in front of the experts and behind them.
@@ -75,6 +77,7 @@ class MoeNames:
 
     router: str = "mlp.gate"
     correction: str = "mlp.gate.e_score_correction_bias"
+    table: str = "mlp.gate.tid2eid"
     gate_up: tuple[str, ...] = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
     down: str = "mlp.experts.{}.down_proj"
     stacked: Stacked | None = None
@@ -100,6 +103,9 @@ class Mixture:
         scale: Factor on the sum of all, shared ones included.
         scaled_input: A token's one expert takes it times the sigmoid of its logit, and counts 1:
             the router renormalizes, and `top_k` is 1. Source: Llama 4.
+        table_size: Tokens of a vocabulary, each of which has its own `top_k` experts whatever is
+            computed of it; the router says alone what each counts. 0 where the router chooses.
+            Source: Roller et al. 2021, arXiv:2106.04426.
         latent_size: Channels of latents, which experts take and put out in the place of hidden
             states; 0 for none. Source: Nemotron 3.
     """
@@ -122,6 +128,7 @@ class Mixture:
     scale: float = 1.0
     scaled_input: bool = False
     latent_size: int = 0
+    table_size: int = 0
     names: MoeNames = MoeNames()
 
     def spec(self, gate_up: Matrix, down: Matrix, held: int | None = None) -> MoeSpec:
@@ -221,7 +228,7 @@ class MoE:
     def __init__(
         self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool = True
     ) -> None:
-        self._router = _Router(ctx, prefix, mixture)
+        self._router = Router(ctx, prefix, mixture)
         self._scale, self._scaled_input = mixture.scale, mixture.scaled_input
         assert not mixture.scaled_input or (mixture.top_k == 1 and mixture.router.renormalize)
         self._experts = RoutedExperts(ctx, prefix, mixture, quantize)
@@ -229,14 +236,17 @@ class MoE:
         self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
         self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
 
-    def __call__(self, x: Tensor, judged: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, judged: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
         """Map [num_tokens, hidden_size] to a new tensor of the same shape.
 
         Args:
             x: What experts compute with.
             judged: [num_tokens, hidden_size], by which the router chooses; None for x.
+            ids: [num_tokens] int64, the tokens, where they choose experts; else None.
         """
-        logits, correction = self._router(x if judged is None else judged)
+        logits, correction = self._router(x if judged is None else judged, ids)
         taken = x
         if self._scaled_input:
             taken = (x * logits.amax(-1, keepdim=True).sigmoid_()).to(x.dtype)
@@ -252,35 +262,6 @@ class MoE:
         return y if self._sum is None else self._sum(y, y)
 
 
-class _Router:
-    """Logits of all experts in float32, and what moves the choice among them."""
-
-    def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture) -> None:
-        count, names = mixture.num_experts, mixture.names
-        parts = [(prefix + names.router, count)]
-        matrix = Matrix(ctx, parts, mixture.hidden_size, bias=mixture.router_bias, quantize=False)
-        self._linear = Linear(ctx, matrix, out_dtype="float32")
-        self._device = ctx.device
-        self._correction: Tensor | None = None
-        if mixture.router.correction:
-            holder = Holder("moe", "router", "float32", self.state)
-            place = Place(holder, "correction", (0, count), ())
-            shape = mixture.correction_shape or (count,)
-            ctx.weights.expect(prefix + names.correction, shape, self._take, place=place)
-            self._correction = torch.zeros(count, device=ctx.device)  # where it may be absent
-
-    def _take(self, tensor: Tensor) -> None:
-        flat = tensor.flatten().to(self._device, torch.float32, copy=True)
-        self._correction = renewed(self._correction, flat)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the correction [num_experts]."""
-        return {} if self._correction is None else {"correction": self._correction}
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self._linear(x), self._correction
-
-
 def _latents(
     ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool
 ) -> tuple[Linear, Linear]:
@@ -291,6 +272,19 @@ def _latents(
         for name, columns, rows in zip(names, sizes, reversed(sizes), strict=True)
     )
     return into, out
+
+
+def _limiting(limit: float | None) -> Callable[[Tensor], None] | None:
+    """Return what limits gate | up as `MoeSpec` says; None for no limit."""
+    if limit is None:
+        return None
+
+    def between(both: Tensor) -> None:
+        gate, up = both.chunk(2, -1)
+        gate.clamp_(max=limit)
+        up.clamp_(-limit, limit)
+
+    return between
 
 
 class _Shared:
@@ -315,8 +309,12 @@ class _Shared:
             quantize=quantize,
             inputs=ctx.split(what, channels),
         )
-        build = GatedMLP if mixture.gated else PlainMLP
-        self._mlp = build(ctx, gate_up, down.partial(), mixture.activation)
+        down, act = down.partial(), mixture.activation
+        self._mlp: GatedMLP | PlainMLP = (
+            GatedMLP(ctx, gate_up, down, act, _limiting(mixture.limit))
+            if mixture.gated
+            else PlainMLP(ctx, gate_up, down, act)
+        )
         self._gate: Linear | None = None
         if mixture.shared_gated:
             row = Matrix(ctx, [(prefix + names.shared_gate, 1)], hidden, quantize=False)

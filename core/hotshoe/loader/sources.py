@@ -112,10 +112,13 @@ class Dummy:
 
     def tensor(self, name: str) -> Tensor:
         """Return values about 0; about 1 for norms and for single scales, and other integers where
-        none else fit; 0 where they can only be indexes."""
+        none else fit; where they can only be indexes 0, or those from 0 on in each row of a table.
+        """
         expected = self._expected[name]
         if len(expected.shape) == 1 and not any(t.is_floating_point for t in expected.dtypes):
             return torch.zeros(expected.shape, dtype=min(expected.dtypes, key=str))
+        if torch.int64 in expected.dtypes:  # which no packed numbers have
+            return torch.arange(expected.shape[-1]).expand(expected.shape)
         count = int(torch.Size(expected.shape).numel())
         rolled = self._base.roll(zlib.crc32(name.encode()) % DUMMY_PERIOD)
         values = rolled.repeat(-(-count // DUMMY_PERIOD))[:count].view(expected.shape)

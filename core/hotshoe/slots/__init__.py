@@ -10,6 +10,12 @@ from hotshoe.slots.base import (
     Slot,
 )
 from hotshoe.slots.claims import Requires
+from hotshoe.slots.compressed import (
+    CompressedAttentionOp,
+    CompressedAttentionSpec,
+    CompressOp,
+    CompressSpec,
+)
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.mixers import (
     GatedDeltaOp,
@@ -104,6 +110,10 @@ __all__ = [
     "Candidate",
     "CommunicatorOp",
     "CommunicatorSpec",
+    "CompressOp",
+    "CompressSpec",
+    "CompressedAttentionOp",
+    "CompressedAttentionSpec",
     "Decision",
     "DecoderLayerOp",
     "DecoderLayerSpec",

@@ -358,9 +358,9 @@ class RouterSpec:
     there is one; a weight is the score without it.
 
     Attributes:
-        scoring: "softmax" over all experts, "sigmoid" of each, or "sparsemixer": the largest logit,
-            then the largest of the others, each weighted by its share among the logits that lie
-            within `2 * jitter` of it. Source: Liu et al. 2024, arXiv:2409.12136.
+        scoring: "softmax" over all experts; "sigmoid" or "sqrtsoftplus" of each; or "sparsemixer":
+            the largest logit, then the largest of the others, each weighted by its share among the
+            logits that lie within `2 * jitter` of it. Source: Liu et al. 2024, arXiv:2409.12136.
         renormalize: Weights are divided by their sum.
         scale: Factor on the weights.
         correction: A learned number per expert moves the choice alone.

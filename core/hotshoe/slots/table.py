@@ -13,6 +13,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import results
 from hotshoe.slots.base import Slot
+from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
 from hotshoe.slots.layer_specs import (
     DecoderLayerSpec,
     ModelStepSpec,
@@ -83,6 +84,12 @@ def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
 def _key_bytes(spec: IndexerSpec, length: int) -> int:
     """Return the bytes of the keys that one query is compared with."""
     return length * spec.row.nbytes
+
+
+def _entry_bytes(spec: CompressedAttentionSpec, length: int) -> int:
+    """Return the bytes of the rows and entries that one query sees."""
+    entries = 0 if spec.group is None else min(length // spec.group, spec.top_k or length)
+    return (min(length, spec.window) + entries) * spec.row.nbytes
 
 
 def _state_bytes(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec, state_size: int) -> int:
@@ -175,6 +182,27 @@ SLOTS: dict[str, Slot] = {
             step_bytes=lambda s, n: _latent_bytes(s.attention, min(n, s.top_k)),
             matrices=lambda s: (s.attention.up,),
             needs=("load", "state", "nbytes", "prepare", "write"),
+            contract=2,
+        ),
+        Slot(
+            "compress",
+            CompressSpec,
+            f"{_REFERENCE}.compressed:Compress",
+            "entries of a cache, made of the tokens of a group each",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (),
+            step_bytes=lambda s, n: s.reach * s.token_row.nbytes // s.group,
+            contract=2,
+        ),
+        Slot(
+            "compressed_attention",
+            CompressedAttentionSpec,
+            f"{_REFERENCE}.compressed:CompressedAttention",
+            "attention to a window of tokens and to entries for several tokens, and rows' write",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.num_heads * s.head_dim), s.dtype),),
+            step_bytes=_entry_bytes,
+            needs=("prepare", "write"),
             contract=2,
         ),
         Slot(

@@ -221,6 +221,7 @@ def _choice(experts: int, top_k: int, router: RouterSpec) -> dict[str, Any]:
         "EXPERTS": experts,
         "TOP_K": top_k,
         "SIGMOID": router.scoring == "sigmoid",
+        "SOFTPLUS": router.scoring == "sqrtsoftplus",
         "CORRECTION": router.correction,
         "RENORMALIZE": router.renormalize,
         "SCALE": router.scale,

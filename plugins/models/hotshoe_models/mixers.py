@@ -25,6 +25,7 @@ from hotshoe.layers import (
     stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
+from hotshoe_models.compressed import CompressedMixer
 from hotshoe_models.convolutions import ConvMixer
 from hotshoe_models.delta import DeltaMixer
 from hotshoe_models.head_norms import before_heads
@@ -207,5 +208,6 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "conv": ConvMixer,
     "attention+state": BothMixer,
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
+    "compressed": CompressedMixer,
     "mlp": MlpMixer,
 }

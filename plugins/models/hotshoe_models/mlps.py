@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
+
+from torch import Tensor
 
 from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section
 from hotshoe_models.sparse_mlp import SparseMLP
@@ -33,7 +36,12 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
         learned = spec.activation == "xielu"
         name = spec.names.layer.format(i) + spec.names.activation
         return PlainMLP(ctx, up, down, Xielu(ctx, name) if learned else spec.activation)
-    return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)
+    scaled = None if spec.gate_scale == 1.0 else partial(_scale_gates, spec.gate_scale)
+    return GatedMLP(ctx, up, down, spec.activation, scaled)
+
+
+def _scale_gates(factor: float, both: Tensor) -> None:
+    both[:, : both.shape[1] // 2].mul_(factor)
 
 
 def mlp_matrices(spec: DecoderSpec, ctx: BuildContext, i: int) -> tuple[Matrix, Matrix]:

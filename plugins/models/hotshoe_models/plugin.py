@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "DeepseekV2ForCausalLM": "hotshoe_models.deepseek:build_v2",
     "DeepseekV3ForCausalLM": "hotshoe_models.deepseek:build_v3",
     "DeepseekV32ForCausalLM": "hotshoe_models.deepseek_v32:build",
+    "DeepseekV4ForCausalLM": "hotshoe_models.deepseek_v4:build",
     "FlintForCausalLM": "hotshoe_models.flint:build",
     "GPT2LMHeadModel": "hotshoe_models.gpt2:build",
     "GPTBigCodeForCausalLM": "hotshoe_models.gpt_bigcode:build",

@@ -114,6 +114,7 @@ class LayerSpec:
         names: Of this layer, where its weights have others; None for the decoder's.
         qkv_inputs: Channels that q, k and v are made of; None for the hidden size.
         sparsity: Share of the channels between MLP matrices that a threshold closes.
+        compression: Of mixer "compressed": entries that it reads beside its window; None for none.
     """
 
     rotation: Rotation | None
@@ -134,6 +135,7 @@ class LayerSpec:
     names: WeightNames | None = None
     qkv_inputs: int | None = None
     sparsity: float = 0.0
+    compression: Compression | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +276,57 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """Entries that stand for a group of tokens each; see `hotshoe.slots.CompressSpec`.
+
+    Attributes:
+        group: Tokens of a group.
+        overlap: An entry is made of the group before its own, too.
+        index: How a query chooses entries; None where it reads all.
+    """
+
+    group: int
+    overlap: bool
+    index: IndexSpec | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedSpec:
+    """Attention to a window and to entries, for layers whose mixer is "compressed".
+
+    See `hotshoe.slots.CompressedAttentionSpec`.
+
+    Attributes:
+        q_dim: Size of the latents that q is made of.
+        rope_dim: Channels of a head that are rotated.
+        window: Tokens that a query sees, itself included.
+        groups, group_dim: Heads go in so many groups, each of which makes so many channels, of
+            which the output is made.
+    """
+
+    q_dim: int
+    rope_dim: int
+    window: int
+    groups: int
+    group_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HyperSpec:
+    """Several residual streams that every block mixes; see `hotshoe_models.hyper`.
+
+    Attributes:
+        count: How many there are.
+        iterations: Of the mixing matrix's columns and rows, each normalized so often in turn.
+        eps: Added to sums that are divided by, and to factors.
+    """
+
+    count: int
+    iterations: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PerLayerSpec:
     """A second embedding, of which each layer gets a part; see `hotshoe_models.per_layer`.
 
@@ -338,6 +391,8 @@ class DecoderSpec:
         per_layer, streams: Of decoders whose layers have inputs of their own.
         state, selective, delta, conv: Of mixers with states.
         latent: Of mixers with latent attention.
+        compressed: Of mixers that attend to compressed entries.
+        hyper: Residual streams; None for one residual.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
         logits_divisor: Logits are divided by it.
         tied: The embedding is the output matrix too.
@@ -392,6 +447,8 @@ class DecoderSpec:
     conv: ConvBlock | None = None
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None
+    compressed: CompressedSpec | None = None
+    hyper: HyperSpec | None = None
     further_layers: int = 0
     unquantized: frozenset[str] = frozenset({"lm_head"})
     names: WeightNames = WeightNames()

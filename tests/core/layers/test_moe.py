@@ -291,7 +291,10 @@ def test_channels_that_do_not_divide_among_ranks_are_named() -> None:
     ("changes", "message"),
     [
         ({"top_k": 5}, "chooses 1 to 4 experts, not 5"),
-        ({"router": RouterSpec("hash")}, "knows the scorings softmax, sigmoid, sparsemixer, not"),
+        (
+            {"router": RouterSpec("hash")},
+            "knows the scorings softmax, sigmoid, sparsemixer, sqrtsoftplus, not",
+        ),
         ({"router": RouterSpec(groups=3)}, "needs groups of equal size, not 3 of 4 experts"),
     ],
 )

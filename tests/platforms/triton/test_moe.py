@@ -58,6 +58,7 @@ ROUTERS = {
     "two best of groups": replace(SIGMOID, groups=4, groups_kept=2, group_score="top2"),
     "three groups": replace(SIGMOID, groups=3, groups_kept=2, group_score="top2"),
     "sparsemixer": RouterSpec("sparsemixer", jitter=0.1),
+    "sqrtsoftplus": replace(SIGMOID, scoring="sqrtsoftplus"),
 }
 
 
@@ -144,6 +145,22 @@ def test_experts_are_chosen_as_the_reference_does(
     assert torch.equal(ids.long().sort(1).values, wanted.sort(1).values)
     order, wanted_order = ids.argsort(1), wanted.argsort(1)
     torch.testing.assert_close(weights.gather(1, order), wanted_weights.gather(1, wanted_order))
+
+
+def test_experts_whose_logits_are_masked_are_not_chosen(
+    facts: DeviceFacts, rng: torch.Generator
+) -> None:
+    """Small scores count as exactly as large ones."""
+    router = RouterSpec("sqrtsoftplus", renormalize=True, scale=1.5)
+    spec = replace(spec_of(experts=24, router=router), top_k=3)
+    logits = torch.full((2, 24), -torch.inf, device=rng.device)
+    own = torch.tensor([[4, 7, 20], [0, 1, 23]], device=rng.device)
+    logits.scatter_(1, own, torch.tensor([[-9.0, -14.0, -3.0], [30.0, -20.0, 0.0]]).to(own.device))
+    weights, ids = moe.Router(spec, facts)(logits, None)
+    wanted, order = route(logits, None, 3, router)
+    torch.testing.assert_close(ids.long(), order)
+    assert torch.equal(ids.long().sort(1).values, own)
+    torch.testing.assert_close(weights, wanted, rtol=1e-5, atol=0)
 
 
 def test_one_expert_may_get_every_token(facts: DeviceFacts, rng: torch.Generator) -> None:

@@ -113,6 +113,11 @@ class Variant:
         chosen = [self.values[key] for key in CHOSEN if key in self.values]
         return bool(counts) and counts != chosen
 
+    @property
+    def compresses(self) -> bool:
+        """Whether entries of its cache stand for several tokens, which sizes of blocks fit."""
+        return "compress_rate_hca" in self.values
+
 
 def longrope(pairs: int, original: int = 32) -> dict[str, Any]:
     """Make factors that differ from pair to pair."""
@@ -155,6 +160,27 @@ LATENT = {
     "first_k_dense_replace": 3,
 }
 #: Fewer tokens than any text but the shortest has.
+COMPRESSED = {
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "q_lora_rank": 20,
+    "intermediate_size": 24,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "num_hash_layers": 2,
+    "compress_rate_hca": 8,
+    "sliding_window": 5,
+    "o_groups": 4,
+    "o_lora_rank": 12,
+    "index_n_heads": 3,
+    "index_head_dim": 16,
+    "index_topk": 3,
+    "hc_mult": 3,
+    "swiglu_limit": 1.5,
+}
 INDEX = {"index_topk": 9, "index_head_dim": 16, "index_n_heads": 8}
 VARIANTS = [
     Variant("llama", "Llama", {"num_key_value_heads": 4}, end_to_end=True),
@@ -414,6 +440,29 @@ VARIANTS = [
             "first_k_dense_replace": 1,
             "n_shared_experts": 1,
         },
+    ),
+    Variant(
+        "deepseek-v4",
+        "DeepseekV4",
+        {**COMPRESSED, "layer_types": None, "compress_ratios": [0, 4, 128, 4]},
+        end_to_end=True,
+        undivided=True,
+    ),
+    Variant(
+        "deepseek-v4-described",
+        "DeepseekV4",
+        {
+            **COMPRESSED,
+            "num_hash_layers": 0,
+            "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention"] * 2,
+            "rope_scaling": {**YARN_ROPE, "rope_theta": None},
+            "hc_mult": 2,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 4,
+            "index_topk": 100,
+        },
+        raw=True,
+        undivided=True,
     ),
     Variant(
         "glm-moe-dsa",
@@ -2030,7 +2079,7 @@ VARIANTS += [
 #: references compute all of them.
 PLATFORMS = ("reference", "cpu", "cuda")
 PLAIN = ("llama-tied-gqa", "gemma3", "gpt-oss", "deepseek-v3", "falcon-h1", "qwen3-next")
-PLAIN += ("mamba2", "glm-moe-dsa", "transformers-llama")
+PLAIN += ("mamba2", "glm-moe-dsa", "deepseek-v4", "transformers-llama")
 
 
 def first_of_others() -> list[Variant]:
@@ -2139,7 +2188,7 @@ class Checkpoint:
             at, top_k = scores.sort(-1, descending=True).values, output.shape[-1]
             at = torch.nn.functional.pad(at, (0, 1), value=-torch.inf)
             gap = (at[:, top_k - 1] - at[:, top_k]).nan_to_num(torch.inf)
-            largest = scores.masked_fill(scores.isinf(), 0).abs().amax(-1)
+            largest = at.masked_fill(at.isinf(), 0).abs().amax(-1)
             found.append(gap <= NEAR * largest)
 
         hooks = []
@@ -2228,6 +2277,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
                 buffer.normal_(0.0, 0.2)
             if name.endswith("layer_scalar"):
                 buffer.normal_(1.0, 0.2)
+            if name.endswith("tid2eid"):
+                buffer.copy_(torch.rand(len(buffer), config.n_routed_experts).argsort()[:, :2])
     model.save_pretrained(path)
     if variant.family in PUBLISHED:
         file, change = path / "model.safetensors", PUBLISHED[variant.family]
@@ -2250,7 +2301,7 @@ RECENT |= {"llama4-dense-between"}
 #: Earlier releases do not have these, or warn when they import them.
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
-RECENT |= {"AXK1", "BailingHybrid", "Flint", "Laguna", "Lfm3"}
+RECENT |= {"AXK1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 
 

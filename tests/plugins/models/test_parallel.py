@@ -249,6 +249,7 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
         uses * 8 * row_elements(decision) * 4
         for decision, uses in zip(plan.decisions, plan.uses, strict=True)
     )
+    size = 1 << 18 if variant.compresses else size  # several caches for each layer
     states = [
         (decision.spec, count)
         for decision, count in zip(plan.decisions, plan.uses, strict=True)
@@ -271,7 +272,11 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
         assert stats.num_hit_tokens > 0 or len(sizes) > 1
         # Where texts are short, so few requests run at once that all of them have room; and layers
         # with windows stop growing before there is a shortage.
-        windows = [d.spec.window for d in plan.decisions if d.slot == "attention"]
+        windows = [
+            d.spec.window
+            for d in plan.decisions
+            if d.slot.endswith("attention") and hasattr(d.spec, "window")
+        ]
         assert stats.num_preemptions > 0 or variant.max_model_len < 64 or any(windows)
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.specs import (
     AttentionSpec,
@@ -36,7 +37,7 @@ KV_SCALES = ("none", "tensor", "token")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 #: What experts know besides.
 EXPERT_ACTIVATIONS = (*ACTIVATIONS, "relu2")
-SCORINGS = ("softmax", "sigmoid", "sparsemixer")
+SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrtsoftplus")
 GROUP_SCORES = ("max", "top2")
 #: Formats that weights are held in, an element of storage each.
 WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3", "fp4_e2m1")
@@ -148,6 +149,16 @@ def _index(spec: IndexerSpec) -> Iterator[str]:
     yield from _latents(spec)
     if spec.top_k < 1:
         yield f"chooses at least one token, not {spec.top_k}"
+    if not 0 <= spec.rope_dim <= spec.head_dim or spec.rope_dim % 2:
+        yield f"rotates an even number of {spec.head_dim} channels, not {spec.rope_dim}"
+
+
+def _entries(spec: CompressSpec | CompressedAttentionSpec) -> Iterator[str]:
+    if spec.kv_dtype not in TYPES:
+        yield f"keeps rows in {', '.join(TYPES)}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
+    group, size = spec.group, spec.block_size
+    if group is not None and size % group and group % size:
+        yield f"has groups of {group} tokens; use a --block-size that divides that, or a multiple"
     if not 0 <= spec.rope_dim <= spec.head_dim or spec.rope_dim % 2:
         yield f"rotates an even number of {spec.head_dim} channels, not {spec.rope_dim}"
 
@@ -270,6 +281,8 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     MlaAttentionSpec: _latents,
     SparseMlaSpec: _sparse,
     IndexerSpec: _index,
+    CompressSpec: _entries,
+    CompressedAttentionSpec: _entries,
     LinearSpec: _matrix,
     StateSpaceSpec: _state_space,
     SelectiveScanSpec: _states,

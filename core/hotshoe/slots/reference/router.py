@@ -3,14 +3,23 @@
 Nothing here waits for the device. Candidates whose kernels begin after the choice may use it.
 """
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hotshoe.slots.mixture import Placement
 from hotshoe.slots.specs import RouterSpec
 
 #: Added to sums that weights are divided by, as DeepSeek-V3 does: all scores may be 0.
 TINY = 1e-20
+#: Scores of logits [num_tokens, num_experts], of routers that score each expert once.
+SCORES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: logits.softmax(-1),
+    "sigmoid": torch.sigmoid,
+    "sqrtsoftplus": lambda logits: functional.softplus(logits).sqrt(),
+}
 
 
 def route(
@@ -31,7 +40,7 @@ def route(
     if router.scoring == "sparsemixer":
         weights, ids = _sparsemixer(logits, top_k, router.jitter)
     else:
-        scores = logits.softmax(-1) if router.scoring == "softmax" else logits.sigmoid()
+        scores = SCORES[router.scoring](logits)
         wanted = scores if correction is None else scores + correction
         if router.groups > 1:
             wanted = _of_best_groups(wanted, router)

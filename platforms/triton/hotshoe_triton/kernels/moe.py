@@ -35,9 +35,19 @@ def keep_groups(wanted_GS, group_G, KEPT: tl.constexpr, TOP2: tl.constexpr):
 
 
 @triton.jit
+def sqrt_softplus(x):
+    """Return sqrt(log(1 + exp(x))), near 0 as exactly as elsewhere; 0 for -inf."""
+    grown = tl.exp(-tl.abs(x))
+    series = grown * (1.0 - grown * (0.5 - grown * (1.0 / 3.0 - grown * 0.25)))
+    log1p = tl.where(grown < 0.02, series, tl.log(1.0 + grown))
+    return tl.where(x == x, tl.sqrt(tl.where(x > 0.0, x, 0.0) + log1p), x)
+
+
+@triton.jit
 def choose(
     ids_ptr, weights_ptr, logits_ptr, correction_ptr, logits_stride,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SIGMOID: tl.constexpr, CORRECTION: tl.constexpr,
+    SOFTPLUS: tl.constexpr,
     RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
     TOP2: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -59,6 +69,8 @@ def choose(
     score_GS = tl.load(logits_ptr + expert_GS, mask=there_GS, other=-float("inf"))
     if SIGMOID:
         score_GS = tl.where(there_GS, sigmoid(score_GS), 0.0)
+    elif SOFTPLUS:
+        score_GS = tl.where(there_GS, sqrt_softplus(score_GS), 0.0)
     else:
         grown_GS = tl.exp(score_GS - tl.max(score_GS))
         score_GS = grown_GS / tl.sum(grown_GS)

@@ -62,6 +62,7 @@ ROUTERS = (
     replace(SIGMOID, groups=4, groups_kept=2, group_score="top2"),
     RouterSpec(groups=4, groups_kept=2),
     RouterSpec("sparsemixer", jitter=0.1),
+    replace(SIGMOID, scoring="sqrtsoftplus"),
 )
 #: As gpt-oss has them.
 CLAMPED = {"limit": 0.7, "alpha": 1.702, "shift": 1.0, "bias": True, "router": NORMED}

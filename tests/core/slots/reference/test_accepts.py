@@ -107,7 +107,10 @@ def reason(spec) -> str:
         (replace(MOE, activation="gelu", alpha=1.7), "an alpha for silu alone, not for gelu"),
         (replace(MOE, top_k=7), "chooses 1 to 6 experts, not 7"),
         (replace(MOE, top_k=0), "chooses 1 to 6 experts, not 0"),
-        (routed(scoring="hash"), "knows the scorings softmax, sigmoid, sparsemixer, not hash"),
+        (
+            routed(scoring="hash"),
+            "knows the scorings softmax, sigmoid, sparsemixer, sqrtsoftplus, not hash",
+        ),
         (routed(scoring="sparsemixer", correction=True), "neither a correction nor groups"),
         (routed(group_score="sum"), "knows the group scores max, top2, not sum"),
         (routed(groups=4), "groups of equal size, not 4 of 6 experts"),

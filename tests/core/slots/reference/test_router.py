@@ -17,6 +17,7 @@ ROUTERS = [
     TOP2,
     RouterSpec(groups=4, groups_kept=1),
     RouterSpec("sparsemixer", jitter=0.2),
+    RouterSpec("sqrtsoftplus", True, 1.5, True),
 ]
 
 
@@ -26,6 +27,8 @@ def by_hand(logits: list[float], correction: list[float], top_k: int, router: Ro
         return mixed(logits, top_k, router.jitter)
     if router.scoring == "sigmoid":
         scores = [1 / (1 + math.exp(-logit)) for logit in logits]
+    elif router.scoring == "sqrtsoftplus":
+        scores = [math.sqrt(math.log1p(math.exp(logit))) for logit in logits]
     else:
         whole = sum(math.exp(logit) for logit in logits)
         scores = [math.exp(logit) / whole for logit in logits]

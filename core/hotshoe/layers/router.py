@@ -1,0 +1,88 @@
+"""The router of a mixture of experts: logits, and what moves the choice among experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.context import BuildContext
+from hotshoe.layers.linear import Linear
+from hotshoe.layers.matrix import Matrix
+from hotshoe.layers.weights import Holder, Place
+from hotshoe.slots import renewed
+
+if TYPE_CHECKING:
+    from hotshoe.layers.moe import Mixture
+
+#: Types of tables of experts.
+INTEGERS = frozenset({torch.int64, torch.int32})
+
+
+class Router:
+    """Logits of all experts in float32, and what moves the choice among them.
+
+    Where tokens have their own experts, the logits of all others are -inf: whoever chooses the
+    largest scores chooses these, since every scoring that goes with a table makes 0 of -inf.
+    """
+
+    def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture) -> None:
+        count, names = mixture.num_experts, mixture.names
+        parts = [(prefix + names.router, count)]
+        matrix = Matrix(ctx, parts, mixture.hidden_size, bias=mixture.router_bias, quantize=False)
+        self._linear = Linear(ctx, matrix, out_dtype="float32")
+        self._device, self._count = ctx.device, count
+        self._correction: Tensor | None = None
+        self._table: Tensor | None = None
+        holder = Holder("moe", "router", "float32", self.state)
+        if mixture.router.correction:
+            place = Place(holder, "correction", (0, count), ())
+            shape = mixture.correction_shape or (count,)
+            ctx.weights.expect(prefix + names.correction, shape, self._take, place=place)
+            self._correction = torch.zeros(count, device=ctx.device)  # where it may be absent
+        if mixture.table_size:
+            self._name, size = prefix + names.table, (mixture.table_size, mixture.top_k)
+            place = Place(holder, "table", (0, mixture.table_size), ())
+            ctx.weights.expect(self._name, size, self._take_table, INTEGERS, place)
+
+    def _take(self, tensor: Tensor) -> None:
+        flat = tensor.flatten().to(self._device, torch.float32, copy=True)
+        self._correction = renewed(self._correction, flat)
+
+    def _take_table(self, tensor: Tensor) -> None:
+        """Keep the experts of every token.
+
+        Raises:
+            CheckpointError: It names an expert that there is not, or one twice for a token.
+        """
+        ordered = tensor.sort(-1).values
+        if not ((ordered >= 0) & (ordered < self._count)).all():
+            raise CheckpointError(f"{self._name} names others than the {self._count} experts")
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            raise CheckpointError(
+                f"{self._name} names an expert twice for a token, which is not served; "
+                "fetch the checkpoint again"
+            )
+        self._table = renewed(self._table, tensor.to(self._device, torch.int64, copy=True))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the correction [num_experts], or the table [table_size, top_k]."""
+        held = {"correction": self._correction, "table": self._table}
+        return {name: tensor for name, tensor in held.items() if tensor is not None}
+
+    def __call__(self, x: Tensor, ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return logits [num_tokens, num_experts] float32, and the correction.
+
+        Args:
+            x: [num_tokens, hidden_size].
+            ids: [num_tokens] int64 where the mixture has a table.
+        """
+        logits = self._linear(x)
+        if self._table is not None:
+            assert ids is not None
+            own = self._table[ids]
+            masked = torch.full_like(logits, -torch.inf)
+            logits = masked.scatter_(1, own, logits.gather(1, own))
+        return logits, self._correction
