@@ -125,13 +125,13 @@ plain text here, unless the server has `--allow-special-tokens-in-text`. vLLM re
 tokens.""".split("\n")
 #: Endpoints of vLLM, in groups, and what stands for those that are not here.
 VLLM_ENDPOINTS = {
-    "": """/abort_requests /detokenize /health /inference/v1/generate /invocations /is_paused
-        /is_sleeping /load /metrics /pause /ping /rerank /reset_prefix_cache /resume /score
-        /server_info /sleep /start_profile /stop_profile /tokenize /tokenizer_info /update_weights
+    "": """/abort_requests /classify /detokenize /health /inference/v1/generate /invocations
+        /is_paused /is_sleeping /load /metrics /pause /ping /pooling /rerank /reset_prefix_cache
+        /resume /score /server_info /sleep /start_profile /stop_profile
+        /tokenize /tokenizer_info /update_weights
         /v1/chat/completions /v1/chat/completions/render /v1/completions /v1/completions/render
         /v1/embeddings /v1/load_lora_adapter /v1/messages /v1/messages/count_tokens /v1/models
         /v1/rerank /v1/responses /v1/score /v1/unload_lora_adapter /v2/rerank /version /wake_up""",
-    "`/v1/embeddings` gives vectors": "/classify /pooling",
     "speech is not served": "/v1/audio/transcriptions /v1/audio/translations /v1/realtime",
     "`/update_weights` names files, and answers when they are in use": """/finish_weight_update
         /init_weight_transfer_engine /start_draft_weight_update /start_weight_update

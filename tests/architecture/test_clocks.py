@@ -37,6 +37,7 @@ ALLOWED = {
     "plugins/server/hotshoe_server/endpoints/completions.py": "`created` of an answer",
     "plugins/server/hotshoe_server/endpoints/conversations.py": "`created_at` of a conversation",
     "plugins/server/hotshoe_server/endpoints/ollama.py": "`created_at` of an answer",
+    "plugins/server/hotshoe_server/endpoints/classes.py": "`created` of an answer",
     "plugins/server/hotshoe_server/endpoints/ranking.py": "`created` of an answer",
     "plugins/server/hotshoe_server/endpoints/render.py": "`created` of an answer",
     "plugins/server/hotshoe_server/endpoints/responses.py": "`created_at` of a response",

@@ -9,7 +9,6 @@ PoolingKind = Literal["last", "mean"]
 POOLING_KINDS = ("last", "mean")
 PoolingTask = Literal["embed", "classify"]
 POOLING_TASKS = ("embed", "classify")
-#: What makes probabilities of the logits of classes.
 Activation = Literal["softmax", "sigmoid"]
 
 

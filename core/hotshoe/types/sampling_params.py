@@ -198,4 +198,5 @@ def _check_int(name: str, value: object, low: int, high: int, optional: bool) ->
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name} must be an integer, not {value!r}", name)
     if not low <= value <= high:
-        raise RequestError(f"{name} must be between {low} and {high}, not {value}", name)
+        more = "; ask for up to --max-logprobs" if name.endswith("logprobs") else ""
+        raise RequestError(f"{name} must be between {low} and {high}, not {value}{more}", name)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 URLS = (
     *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"),
-    *("/v1/messages", "/v1/score", "/v1/rerank"),
+    *("/v1/messages", "/v1/score", "/v1/rerank", "/v1/classify", "/classify", "/pooling"),
 )
 GROUPS = {"parsing": "tool_call_parser", "request limits": "max_body_bytes"}
 #: What a batch has no use for: everything about connections, keys and responses of other calls.

@@ -59,6 +59,9 @@ class Renderer:
             refused before it is tokenized; default: none is.
         allow_special_tokens: Control tokens that messages spell are those tokens.
         trust_templates: Requests may bring a chat template of their own.
+
+    Attributes:
+        marks: Control tokens that messages spell are text.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Renderer:
         self._tokenizer = tokenizer
         self._defaults = dict(defaults)
         self._max_model_len = max_model_len
-        self._marks = not allow_special_tokens
+        self.marks = not allow_special_tokens
         self._trusts = trust_templates
 
     @property
@@ -133,7 +136,7 @@ class Renderer:
         """
         if not isinstance(prompt, str):
             return Rendered(list(prompt))
-        marked = content and self._marks
+        marked = content and self.marks
         return await in_text_thread(
             lambda: self._encode(
                 self.tokenizer.mark(prompt) if marked else prompt,
@@ -168,16 +171,20 @@ class Renderer:
         add_special_tokens: bool,
     ) -> Rendered:
         options = self._defaults | dict(variables)
-        render = self.tokenizer.render_marked if self._marks else self.tokenizer.apply_chat_template
+        render = self.tokenizer.render_marked if self.marks else self.tokenizer.apply_chat_template
         text = render(messages, tools, **options)
-        return self._encode(text, add_special_tokens, "messages", self._marks)
+        return self._encode(text, add_special_tokens, "messages", self.marks)
 
-    def _encode(
-        self, text: str, add_special_tokens: bool, field: str = "prompt", marked: bool = False
-    ) -> Rendered:
+    def check_size(self, text: str, field: str = "prompt") -> None:
+        """Refuse a text before it is tokenized that is far too long, with an `ApiError`."""
         limit = self._max_model_len
         if limit is not None and self.tokenizer.exceeds(text, TEXT_FACTOR * limit):
             error = too_long(limit, f"{len(text)} characters, clearly more")
             raise ApiError("context_length_exceeded", str(error), field)
+
+    def _encode(
+        self, text: str, add_special_tokens: bool, field: str = "prompt", marked: bool = False
+    ) -> Rendered:
+        self.check_size(text, field)
         ids = self.tokenizer.encode(text, add_special_tokens, marked)
         return Rendered(ids, unmarked(text) if marked else text)

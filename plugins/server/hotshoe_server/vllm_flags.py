@@ -88,6 +88,7 @@ _LOGS = "--log-format and --access-log control the log"
 _TEXT = "models here read text alone"
 _PROXY = "let the proxy in front of the server do it"
 _DRAFT_MODEL = ("--speculative-config", "draft_model", "--speculative-config.model", VALUE)
+_TASKS = "the model's files show its tasks"
 _POOLING = ("--pooling", VALUE)
 _FRACTION = ("--platform-options.memory_fraction", VALUE)
 
@@ -162,9 +163,9 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--chat-template-content-format", "parts of text are joined", "auto", "string"),
     _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf", "slow", "mistral"),
     _ignored("--config-format", "config.json is read", "auto", "hf", "mistral"),
-    _ignored("--task", "the model's files show its tasks", "auto", "generate", "embed"),
-    _ignored("--runner", "the model's files show its tasks", "auto", "generate", "pooling"),
-    _ignored("--convert", "the model's files show its tasks", "auto", "none", "embed"),
+    _ignored("--task", _TASKS, "auto", "generate", "embed", "classify", "score"),
+    _ignored("--runner", _TASKS, "auto", "generate", "pooling"),
+    _ignored("--convert", _TASKS, "auto", "none", "embed", "classify"),
     _ignored("--limit-mm-per-prompt", _TEXT),
     _ignored("--mm-processor-kwargs", _TEXT),
     _ignored("--language-model-only", _TEXT, takes=False),

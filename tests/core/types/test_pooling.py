@@ -27,3 +27,27 @@ def test_more_dimensions_than_there_are_name_both() -> None:
 def test_normalize_is_a_truth_value() -> None:
     with pytest.raises(RequestError, match="normalize must be true or false"):
         PoolingParams(normalize=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"task": "token_embed"}, "task"),
+        ({"task": ["embed"]}, "task"),
+        ({"use_activation": True}, "use_activation"),
+        ({"task": "classify", "use_activation": 1}, "use_activation"),
+        ({"task": "classify", "dimensions": 3}, "dimensions"),
+        ({"task": "classify", "normalize": False}, "normalize"),
+    ],
+)
+def test_what_means_nothing_to_a_task_is_refused(values, field) -> None:
+    with pytest.raises(RequestError) as found:
+        PoolingParams(**values)
+    assert found.value.field == field
+
+
+def test_a_request_may_want_logits() -> None:
+    model = Pooling("last", False, task="classify", activation="softmax")
+    assert PoolingParams(task="classify").over(model, 8) == model
+    raw = PoolingParams(task="classify", use_activation=False).over(model, 8)
+    assert raw == Pooling("last", False, task="classify")

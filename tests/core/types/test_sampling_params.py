@@ -128,3 +128,10 @@ def test_a_grammar_is_a_specification() -> None:
 
 def test_a_seed_of_minus_one_is_none() -> None:
     assert SamplingParams(seed=-1).seed is None
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+def test_the_whole_vocabulary_is_refused_with_the_remedy(name) -> None:
+    with pytest.raises(RequestError, match="up to --max-logprobs") as found:
+        SamplingParams(**{name: -1})
+    assert found.value.field == name

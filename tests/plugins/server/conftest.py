@@ -31,6 +31,7 @@ from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
     EmbedsPrompt,
     FinishReason,
+    Pooling,
     PoolingParams,
     SamplingParams,
     TokenLogprobs,
@@ -79,7 +80,8 @@ class ScriptedEngine:
         self.tokenizer = tokenizer
         self.config = EngineConfig(max_model_len=MAX_MODEL_LEN, block_size=16)
         facts = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1, frozenset({"a", "b"}))
-        self.info = EngineInfo(self.config, "/model", 8192, 64, (8183,), facts)
+        tasks = {"tasks": ("generate", "embed"), "pooling": Pooling("last"), "hidden_size": 2**20}
+        self.info = EngineInfo(self.config, "/model", 8192, 64, (8183,), facts, **tasks)
         self.reply = "Hello there"
         self.error: Exception | None = None
         self.refusal: Exception | None = None

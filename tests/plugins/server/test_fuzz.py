@@ -28,7 +28,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions/derender": {"generate_responses": [GENERATED]},
     "/v1/responses": {"input": "What is 2 + 3?"},
     "/v1/responses/input_tokens": {"input": "What is 2 + 3?"},
-    "/v1/embeddings": {"input": "x"},
+    **{p: {"input": "x"} for p in ("/v1/embeddings", "/pooling", "/classify", "/v1/classify")},
     **{path: {"text_1": "x", "text_2": "y"} for path in ("/score", "/v1/score")},
     **{f"{of}/rerank": {"query": "x", "documents": ["y"]} for of in ("", "/v1", "/v2")},
     "/v1/messages": {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 4},
@@ -46,7 +46,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/api/show": {"model": "demo"},
 }
 #: Ends of the routes that need another model than the demo.
-OF_EMBEDDERS = ("/v1/embeddings", "/score", "/rerank")
+OF_EMBEDDERS = ("/v1/embeddings", "/score", "/rerank", "/classify", "/pooling")
 #: Posts that read no body.
 BARE = {"/ping", "/v1/responses/{response_id}/cancel"}
 #: What each field is set to, as JSON text.

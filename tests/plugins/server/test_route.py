@@ -213,6 +213,7 @@ def test_what_generates_and_nothing_else_asks_for_room(http, engine) -> None:
     fill(http, engine)
     assert {e.path for e in ENDPOINTS if e.generates} == {
         *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate"),
+        *("/classify", "/v1/classify", "/pooling"),
         *("/v1/embeddings", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
         *(f"/v1/{kind}/{half}" for kind in ("chat/completions", "completions") for half in HALVES),
         *("/invocations", "/tokenize", "/detokenize"),

@@ -1,26 +1,27 @@
-"""`/score` and `/rerank`: how close texts are, by the vectors that the model makes of them."""
+"""`/score` and `/rerank`: how close texts are, as a model of pairs says, or by their vectors."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 
+from hotshoe.text.output_processor import floats
 from hotshoe.types import PoolingParams
 from hotshoe_server.call import Call
-from hotshoe_server.endpoints.embeddings import vectors
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.pooling import render_pair, text_source, vectors
+from hotshoe_server.schemas.embeddings import PooledUsage
 from hotshoe_server.schemas.ranking import (
+    PairRequest,
     RerankAnswer,
     RerankRequest,
     Score,
     ScoreAnswer,
     ScoreRequest,
-    Usage,
     ranked,
 )
-
-UNIT = PoolingParams(normalize=True)
 
 
 async def score(call: Call, body: ScoreRequest) -> ScoreAnswer:
@@ -28,7 +29,7 @@ async def score(call: Call, body: ScoreRequest) -> ScoreAnswer:
     left, right = body.pairs()
     scores, count = await _scores(call, body, body.names, left, right)
     data = [Score(i, one) for i, one in enumerate(scores)]
-    name, usage = f"score-{call.id}", Usage(count, count)
+    name, usage = f"score-{call.id}", PooledUsage(count, count)
     return ScoreAnswer(name, int(time.time()), body.model or call.served.name, data, usage)
 
 
@@ -37,24 +38,32 @@ async def rerank(call: Call, body: RerankRequest) -> RerankAnswer:
     texts = body.texts()
     scores, count = await _scores(call, body, ("query", "documents"), [body.query], texts)
     results = ranked(scores, texts, body)
-    name, usage = f"rerank-{call.id}", Usage(count, count)
+    name, usage = f"rerank-{call.id}", PooledUsage(count, count)
     return RerankAnswer(name, body.model or call.served.name, results, usage)
 
 
 async def _scores(
-    call: Call,
-    body: ScoreRequest | RerankRequest,
-    names: tuple[str, str],
-    left: list[str],
-    right: list[str],
+    call: Call, body: PairRequest, names: tuple[str, str], left: list[str], right: list[str]
 ) -> tuple[list[float], int]:
-    """Return the cosine of each pair, and how many tokens were read; `names` are those of sides."""
+    """Return the score of each pair, and how many tokens were read; `names` are those of sides."""
+    _, served = call.choose(body.model)
+    pairs = list(zip(left * (len(right) // len(left)), right, strict=True))
+    classifier = served.client.info.classifier
+    if classifier is not None and classifier.scores_pairs:
+        params = PoolingParams(task="classify", use_activation=body.use_activation)
+        render = partial(render_pair, served, separated=classifier.separated)
+        made, count = await vectors(
+            call, body, ((names[1], partial(render, pair)) for pair in pairs), params
+        )
+        return [floats(one)[0] for one in made], count
     texts = [(name, text) for name, side in zip(names, (left, right), strict=True) for text in side]
-    made, count = await vectors(call, body, texts, UNIT)
+    found = ((name, text_source(served.renderer, body, text)) for name, text in texts)
+    params = PoolingParams(normalize=True, use_activation=body.use_activation)
+    made, count = await vectors(call, body, found, params)
     rows = [np.frombuffer(one, "<f4").astype(np.float64) for one in made]
     ones = rows[: len(left)] * (len(right) // len(left))
-    pairs = zip(ones, rows[len(left) :], strict=True)
-    return [float(np.clip(one @ other, -1, 1)) for one, other in pairs], count
+    sides = zip(ones, rows[len(left) :], strict=True)
+    return [float(np.clip(one @ other, -1, 1)) for one, other in sides], count
 
 
 ENDPOINTS = [

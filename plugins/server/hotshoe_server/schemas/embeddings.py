@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Struct
 from pydantic import Field
 
 from hotshoe.errors import RequestError
 from hotshoe.types import PoolingParams
-from hotshoe_server.schemas.base import Schema, ShortText, Wishes
+from hotshoe_server.schemas.base import Schema, ShortText, Variables, Wishes
+from hotshoe_server.schemas.chat import Conversation
 from hotshoe_server.schemas.fields import PromptTokens, RequestId, Side
+from hotshoe_server.schemas.parts import Message
 from hotshoe_server.schemas.tokens import Nothing
 
 #: Most texts of one request, as OpenAI's API has it.
@@ -20,8 +22,12 @@ MAX_INPUTS = 2048
 class PooledRequest(Schema):
     """What all requests for vectors have, whatever is made of these."""
 
+    #: How ids of the engine's requests begin.
+    PREFIX: ClassVar[str] = "embd"
+
     model: ShortText | None = None
-    add_special_tokens: bool = True
+    #: Default: for a text, but not for a conversation, whose template writes them.
+    add_special_tokens: bool | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     truncate_prompt_tokens: PromptTokens | None = None
     truncation_side: Side | None = None
@@ -44,30 +50,27 @@ class PooledRequest(Schema):
         )
 
 
-class EmbeddingRequest(PooledRequest):
-    """See OpenAI's API reference, "Create embeddings"."""
+class TextRequest(PooledRequest):
+    """Texts, token ids or a conversation, of which vectors are made."""
 
-    input: str | list[Any] = Field(max_length=2**24)
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
-    normalize: bool | None = None
-    use_activation: bool | None = None
+    input: str | list[Any] | None = Field(None, max_length=2**24)
+    messages: list[Message] | None = Field(None, max_length=65536, fail_fast=True)
+    chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
+    chat_template_kwargs: Variables = None
+    documents: list[dict[str, Any]] | None = Field(None, max_length=4096, fail_fast=True)
+    add_generation_prompt: bool = False
+    continue_final_message: bool = False
 
-    # vLLM's, which must ask for what is done.
-    padding: Literal["do_not_pad"] | None = None
-    embed_dtype: Literal["float32"] | None = None
-    endianness: Literal["native", "little"] | None = None
-
-    def params(self) -> PoolingParams:
-        """Return what the engine takes.
+    def conversation(self) -> Conversation:
+        """Return what a template takes.
 
         Raises:
-            RequestError: A value is out of range, or two names of one field differ.
+            RequestError: There are texts as well.
         """
-        if self.normalize is None or self.use_activation in (None, self.normalize):
-            wanted = self.use_activation if self.normalize is None else self.normalize
-            return PoolingParams(self.dimensions, wanted)
-        raise RequestError("use_activation means normalize; give one of them", "use_activation")
+        if self.input is not None:
+            raise RequestError("give either input or messages", "messages")
+        names = Conversation.model_fields.keys() & TextRequest.model_fields.keys()
+        return Conversation.model_construct(**{name: getattr(self, name) for name in names})
 
     def inputs(self) -> list[str | list[int]]:
         """Return the texts one by one, each as text or as token ids.
@@ -76,6 +79,8 @@ class EmbeddingRequest(PooledRequest):
             RequestError: The list is neither of texts, nor of token ids, nor of lists of these; or
                 there are too many.
         """
+        if self.input is None:
+            raise RequestError("missing parameter: input, or messages", "input")
         if isinstance(self.input, str):
             return [self.input]
         kinds = set(map(type, self.input))
@@ -91,6 +96,42 @@ class EmbeddingRequest(PooledRequest):
         return self.input
 
 
+class VectorForm(TextRequest):
+    """How vectors are to be made and written."""
+
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    use_activation: bool | None = None
+
+    # vLLM's, which must ask for what is done.
+    padding: Literal["do_not_pad"] | None = None
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
+
+    def normalized(self) -> bool | None:
+        """Return whether vectors are to be normalized; None where nobody says.
+
+        Raises:
+            RequestError: Both names of the field are given, and differ.
+        """
+        if self.normalize is None or self.use_activation in (None, self.normalize):
+            return self.use_activation if self.normalize is None else self.normalize
+        raise RequestError("use_activation means normalize; give one of them", "use_activation")
+
+
+class EmbeddingRequest(VectorForm):
+    """See OpenAI's API reference, "Create embeddings"."""
+
+    def params(self) -> PoolingParams:
+        """Return what the engine takes.
+
+        Raises:
+            RequestError: A value is out of range, or two names of one field differ.
+        """
+        return PoolingParams(self.dimensions, self.normalized())
+
+
 class Embedding(Struct, tag="embedding", tag_field="object"):
     """One vector: numbers, or base64 of their little-endian float32."""
 
@@ -98,7 +139,7 @@ class Embedding(Struct, tag="embedding", tag_field="object"):
     embedding: list[float] | str
 
 
-class EmbeddingUsage(Struct):
+class PooledUsage(Struct):
     """Counts of tokens."""
 
     prompt_tokens: int
@@ -110,4 +151,4 @@ class EmbeddingAnswer(Struct, tag="list", tag_field="object"):
 
     data: list[Embedding]
     model: str
-    usage: EmbeddingUsage
+    usage: PooledUsage

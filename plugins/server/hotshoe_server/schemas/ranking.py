@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 from pydantic import Field, Tag
 
 from hotshoe.errors import RequestError
 from hotshoe_server.schemas.base import ByKind, Schema, ShortList, Texts
-from hotshoe_server.schemas.embeddings import MAX_INPUTS, PooledRequest
+from hotshoe_server.schemas.embeddings import MAX_INPUTS, PooledRequest, PooledUsage
 
 
 class Document(Schema):
@@ -19,7 +19,15 @@ class Document(Schema):
     text: str
 
 
-class ScoreRequest(PooledRequest):
+class PairRequest(PooledRequest):
+    """What requests about pairs of texts have."""
+
+    PREFIX: ClassVar[str] = "score"
+
+    use_activation: bool | None = None
+
+
+class ScoreRequest(PairRequest):
     """Texts that are compared: one with each of several, or each with its counterpart."""
 
     text_1: Texts | None = None
@@ -50,7 +58,7 @@ class ScoreRequest(PooledRequest):
         return left, right
 
 
-class RerankRequest(PooledRequest):
+class RerankRequest(PairRequest):
     """Documents that are ordered by how close they are to a query."""
 
     query: str
@@ -86,15 +94,8 @@ def _counted(name: str, texts: list[str]) -> list[str]:
     raise RequestError(f"{name} has {len(texts)} texts; give 1 to {MAX_INPUTS}", name)
 
 
-class Usage(Struct):
-    """Counts of tokens."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class Score(Struct, tag="score", tag_field="object"):
-    """How close the texts of a pair are: the cosine of the angle between their vectors."""
+    """How close the texts of a pair are, by a model of pairs or by the cosine of their vectors."""
 
     index: int
     score: float
@@ -107,7 +108,7 @@ class ScoreAnswer(Struct, tag="list", tag_field="object"):
     created: int
     model: str
     data: list[Score]
-    usage: Usage
+    usage: PooledUsage
 
 
 class RankedText(Struct):
@@ -130,7 +131,7 @@ class RerankAnswer(Struct):
     id: str
     model: str
     results: list[Ranked]
-    usage: Usage
+    usage: PooledUsage
 
 
 def ranked(scores: Sequence[float], texts: Sequence[str], body: RerankRequest) -> list[Ranked]:

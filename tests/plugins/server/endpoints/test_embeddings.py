@@ -37,6 +37,28 @@ def test_text_is_tokenized_with_special_tokens(http, engine, tokenizer) -> None:
     assert asked == [tokenizer.encode(text, True) for text in ("Hello", "there")]
 
 
+def test_a_conversation_has_a_vector(http, engine, tokenizer) -> None:
+    talk = [{"role": "user", "content": "Hello"}]
+    assert len(http.post(PATH, messages=talk).json()["data"]) == 1
+    assert http.post(PATH, messages=talk, add_generation_prompt=True).is_success
+    for request, opens in zip(engine.requests, (False, True), strict=True):
+        text = tokenizer.apply_chat_template(talk, add_generation_prompt=opens)
+        assert list(request.prompt.token_ids) == tokenizer.encode(text, False)
+
+
+def test_lengths_are_checked_in_order(http, engine, monkeypatch) -> None:
+    seen = []
+    encode = type(engine.tokenizer).encode
+    monkeypatch.setattr(
+        type(engine.tokenizer), "encode", lambda *a, **k: seen.append(a[1]) or encode(*a, **k)
+    )
+    response = http.post(PATH, input=["a", "b " * 600, "c", "d " * 10**5])
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "input")
+    assert len(seen) == 2
+    far = http.post("/score", text_1="a", text_2="d " * 10**5).json()["error"]
+    assert (far["code"], far["param"]) == ("context_length_exceeded", "text_2")
+
+
 def test_texts_are_cut(http) -> None:
     def cut(**fields) -> list[float]:
         return http.post(PATH, input=[5, 6, 7], **fields).json()["data"][0]["embedding"]

@@ -1,0 +1,117 @@
+"""The one way from texts to vectors, for every endpoint that makes something of these."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+from hotshoe.engine.api.other_inputs import pooling_of
+from hotshoe.text.pairs import pair_text
+from hotshoe.types import PoolingParams
+from hotshoe_server.call import Call
+from hotshoe_server.errors import ApiError
+from hotshoe_server.generation import check_length, generate, truncated
+from hotshoe_server.merge import last_update
+from hotshoe_server.renderer import Rendered, Renderer
+from hotshoe_server.schemas.embeddings import PooledRequest, TextRequest
+from hotshoe_server.state import Served
+
+#: A field of the body, and what makes a prompt of it.
+Source = tuple[str, Callable[[], Awaitable[Rendered]]]
+
+
+def sources(served: Served, body: TextRequest) -> Iterator[Source]:
+    """Yield what makes the prompts of a request: one conversation, or each of its texts."""
+    render = served.renderer
+    if body.messages is not None:
+        talk = body.conversation()
+
+        def chat() -> Awaitable[Rendered]:
+            messages, variables = talk.template_messages(), talk.template_variables()
+            return render.chat(messages, None, variables, bool(body.add_special_tokens))
+
+        yield "messages", chat
+        return
+    for text in body.inputs():
+        yield "input", text_source(render, body, text)
+
+
+def text_source(
+    renderer: Renderer, body: PooledRequest, text: str | list[int]
+) -> Callable[[], Awaitable[Rendered]]:
+    """Return what makes a prompt of a text or of token ids."""
+    return lambda: renderer.prompt(text, body.add_special_tokens is not False, content=True)
+
+
+async def render_pair(served: Served, pair: tuple[str, str], separated: bool) -> Rendered:
+    """Make one prompt of two texts.
+
+    Raises:
+        RequestError: The template of pairs refuses them, or there is no tokenizer.
+        ApiError: A text is far too long.
+    """
+    renderer, templated = served.renderer, served.client.config.chat_template is not None
+
+    def render() -> Rendered:
+        for text in pair:
+            renderer.check_size(text)
+        tokenizer, marked = renderer.tokenizer, renderer.marks
+        text, adds = pair_text(tokenizer, pair, separated, templated, marked)
+        return Rendered(tokenizer.encode(text, adds, marked))
+
+    return await renderer.run(render)
+
+
+async def vectors(
+    call: Call, body: PooledRequest, found: Iterable[Source], params: PoolingParams
+) -> tuple[list[bytes], int]:
+    """Make a vector of each source; the first that cannot be made ends the request.
+
+    Args:
+        call, body: Of the request.
+        found: In order. A prompt is checked before the next one is tokenized, and all are before
+            any of them is run.
+        params: Of every vector.
+
+    Returns:
+        Each vector as little-endian float32, and the number of tokens that were read.
+
+    Raises:
+        RequestError: The model makes no such vectors, or a text is malformed.
+        ApiError: A prompt is empty or too long, or the model fails.
+    """
+    model, served = call.choose(body.model)
+    pooling_of(served.client.info, params)
+    prompts = [await _checked(call, *source) for source in found]
+    # A long list takes no more of the queue than a request for as many sequences may.
+    turns = asyncio.Semaphore(served.config.max_sequences)
+
+    async def one(number: int, prompt: Rendered) -> bytes:
+        async with turns:
+            request_id = f"{body.PREFIX}-{body.request_id or call.id}-{number}"
+            update = await last_update(
+                generate(call, model, prompt, params, request_id=request_id, priority=body.priority)
+            )
+        assert update.pooled is not None, "a request for a vector ends with it or fails"
+        return update.pooled
+
+    tasks = [asyncio.create_task(one(i, prompt)) for i, prompt in enumerate(prompts)]
+    try:
+        made = await asyncio.gather(*tasks)
+    finally:  # of those that one's failure, or a client that has gone, leaves running
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return made, sum(len(prompt.token_ids) for prompt in prompts)
+
+
+async def _checked(call: Call, field: str, make: Callable[[], Awaitable[Rendered]]) -> Rendered:
+    """Make one prompt of a field, of a length that can be served."""
+    try:
+        prompt = truncated(call, await make())
+    except ApiError as error:
+        if error.code != "context_length_exceeded":
+            raise
+        raise ApiError(error.code, str(error), field) from None
+    check_length(call, prompt.token_ids, room=False, field=field)
+    return prompt
