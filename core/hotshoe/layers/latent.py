@@ -37,10 +37,13 @@ class LatentAttention(RowLayer):
 
     Attributes:
         spec: This rank's.
+        up_scale: Factor on the matrix `up`, which loading applies; builders set it.
 
     Raises:
         ConfigError: The heads cannot be divided among the ranks.
     """
+
+    up_scale: float = 1.0
 
     def __init__(
         self,
@@ -79,6 +82,8 @@ class LatentAttention(RowLayer):
     def _load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         spec = self.spec
         up = plain_weight(replace(self._matrix.spec, activation=None), tensors)
+        if self.up_scale != 1.0:
+            up = up * self.up_scale
         self._op.load(up.view(spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim))
 
     def __call__(

@@ -44,7 +44,7 @@ class LatentMixer:
     ) -> None:
         latent, rotation = spec.latent, spec.layers[i].rotation
         assert latent is not None and rotation is not None
-        prefix = spec.names.layer.format(i) + "self_attn."
+        prefix = f"{spec.names.layer.format(i)}{latent.name}."
         rows = Matrix(
             ctx,
             [(f"{prefix}kv_a_proj_with_mqa", latent.latent_dim + latent.rope_dim)],
@@ -61,6 +61,7 @@ class LatentMixer:
         self.shares = mixer == "shared"
         indexer = None if mixer == "latent" else _last_indexer(ctx, i)
         self._attention = _attention(spec, ctx, latent, rotary, prefix, indexer)
+        self._attention.up_scale = latent.up_scale
         self._o = Linear(
             ctx,
             Matrix(

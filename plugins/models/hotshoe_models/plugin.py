@@ -62,6 +62,7 @@ ARCHITECTURES = {
     "Lfm3ForCausalLM": "hotshoe_models.lfm3:build",
     "Llama4ForCausalLM": "hotshoe_models.llama4:build",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
+    "LongcatFlashForCausalLM": "hotshoe_models.longcat:build",
     "MambaForCausalLM": "hotshoe_models.mamba:build",
     "Mamba2ForCausalLM": "hotshoe_models.mamba2:build",
     "MiMoForCausalLM": "hotshoe_models.qwen:build_mimo",

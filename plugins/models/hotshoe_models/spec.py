@@ -257,7 +257,9 @@ class LatentSpec:
         latent_dim: Size of those that keys and values are made of.
         nope_dim, rope_dim: Channels of a head's q and k without and with rotation.
         v_dim: Channels of a head's values.
+        name: Prefix within a layer.
         bias: The projections to latents have biases.
+        up_scale: Factor on the normed latents that keys and values are made of.
         gate: Name within attention of a matrix that makes a gate for each head, whose sigmoid
             scales what the head puts out; None for none.
         norm_eps: Epsilon of both latents' norms.
@@ -269,7 +271,9 @@ class LatentSpec:
     nope_dim: int
     rope_dim: int
     v_dim: int
+    name: str = "self_attn"
     bias: bool = False
+    up_scale: float = 1.0
     gate: str | None = None
     norm_eps: float = 1e-6
     index: IndexSpec | None = None

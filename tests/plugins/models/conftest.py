@@ -1102,6 +1102,24 @@ VARIANTS += [
         raw=True,
     ),
 ]
+LONGCAT = {
+    **without(LATENT, "first_k_dense_replace"),
+    "head_dim": 8,
+    "num_hidden_layers": 4,
+    "expert_ffn_hidden_size": 40,
+    "moe_topk": 3,
+    "n_routed_experts": 5,
+    "zero_expert_num": 3,
+}
+VARIANTS += [
+    Variant("longcat", "LongcatFlash", LONGCAT, end_to_end=True),
+    Variant(
+        "longcat-published",
+        "LongcatFlash",
+        {**LONGCAT, "num_hidden_layers": 2, "zero_expert_num": 0, "attention_method": "MLA"},
+        raw=True,
+    ),
+]
 #: Models with layer norms, most of whose MLPs have no gates.
 VARIANTS += [
     Variant("starcoder2", "Starcoder2", {"sliding_window": 7}, end_to_end=True),

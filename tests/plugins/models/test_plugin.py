@@ -51,6 +51,7 @@ from hotshoe_models import (
     llama,
     llama4,
     llamas,
+    longcat,
     mamba,
     mellum,
     mimo_v2,
@@ -87,6 +88,7 @@ DEFAULTS = {
     "NanoChatConfig": nanochat.DEFAULTS,
     "PersimmonConfig": persimmon.DEFAULTS,
     "LlamaConfig": llama.DEFAULTS,
+    "LongcatFlashConfig": longcat.DEFAULTS,
     "MistralConfig": mistral.DEFAULTS,
     "Qwen2Config": qwen.QWEN2_DEFAULTS,
     "Qwen3Config": qwen.QWEN3_DEFAULTS,
@@ -255,6 +257,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "Olmo3Config": olmo.OLMO3_THETA,
         "GptOssConfig": gpt_oss.DEFAULT_THETA,
         "MiniMaxM2Config": minimax.DEFAULT_THETA,
+        "LongcatFlashConfig": longcat.DEFAULT_THETA,
         "Ernie4_5Config": ernie.DEFAULT_THETA,
         "Ernie4_5_MoeConfig": ernie.DEFAULT_THETA,
     }
