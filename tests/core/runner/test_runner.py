@@ -488,6 +488,7 @@ def test_tokens_of_a_step_that_verifies_drafts_are_requests_of_a_recording(monke
     assert seen.seq_lens.tolist() == [4, 5, 6, 2, 3, 1, 1, 1]
     assert seen.block_table[:, 0].tolist() == [16] * 3 + [8] * 2 + [99] * 3
     assert seen.slot_mapping.tolist() == [67, 68, 69, 33, 34] + [99 * BLOCK] * 3
+    monkeypatch.setattr("hotshoe.runner.verified.TOKENS", 1)
     monkeypatch.setattr("hotshoe.runner.verified.KEYS", 11)
     following = drafted(2, {1: [1]}, accepted_rows=[2, 1], num_accepted=[2, 1])
     assert runner.execute(following).result().rows == [1]

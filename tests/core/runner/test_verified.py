@@ -54,6 +54,8 @@ def test_other_steps_stay_as_they_are(recordings: Recordings, monkeypatch) -> No
     inputs = verifying()
     assert as_decodes(inputs, Recordings((4, 8))) is inputs, "none was made"
     monkeypatch.setattr("hotshoe.runner.verified.KEYS", 6 + 4 + 5 + 6)
+    assert as_decodes(inputs, recordings) is not inputs, "few tokens may read any number of keys"
+    monkeypatch.setattr("hotshoe.runner.verified.TOKENS", 3)
     assert as_decodes(inputs, recordings) is inputs
     monkeypatch.setattr("hotshoe.runner.verified.KEYS", 6 + 4 + 5 + 6 + 1)
     assert as_decodes(inputs, recordings) is not inputs
