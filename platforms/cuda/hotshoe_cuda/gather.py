@@ -1,11 +1,17 @@
-"""Collects one request's keys and values from their blocks into contiguous tensors."""
+"""Collects one request's keys and values from their blocks into contiguous tensors.
 
-import torch
+The module imports no torch, as a process that compiles kernels has none.
+"""
+
+from typing import TYPE_CHECKING
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from hotshoe.slots import AttentionSpec
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hotshoe.slots import AttentionSpec
 
 
 @triton.jit
@@ -24,8 +30,8 @@ def copy_blocks(
 
 
 def gather_blocks(
-    cache: Tensor, blocks: Tensor, num_tokens: int, spec: AttentionSpec
-) -> tuple[Tensor, Tensor]:
+    cache: "Tensor", blocks: "Tensor", num_tokens: int, spec: "AttentionSpec"
+) -> tuple["Tensor", "Tensor"]:
     """Return keys and values, each [1, num_kv_heads, num_tokens, head_dim].
 
     Args:
@@ -35,7 +41,7 @@ def gather_blocks(
         spec: The attention's specification.
     """
     heads, head_dim = spec.num_kv_heads, spec.head_dim
-    out = torch.empty((2, 1, heads, num_tokens, head_dim), dtype=cache.dtype, device=cache.device)
+    out = cache.new_empty((2, 1, heads, num_tokens, head_dim))
     piece = spec.block_size * head_dim
     grid = (-(-num_tokens // spec.block_size), heads, 2)
     copy_blocks[grid](

@@ -30,6 +30,7 @@ from triton.runtime.jit import JITFunction
 from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts
 from hotshoe_triton.cases import CASES, Case, tuned_cases
+from hotshoe_triton.compiling import Driver
 from hotshoe_triton.device import ARCHS, Arch
 
 #: Compute units of the machine that is imagined; grids and tables depend on it a little.
@@ -58,23 +59,9 @@ class Row:
     fault: str = ""
 
 
-class Driver:
-    """Stands for a device of some architecture that is not here."""
-
-    def __init__(self, arch: Arch) -> None:
-        self._target = GPUTarget(arch.backend, arch.target, arch.warp_size)
-
-    def get_current_target(self) -> GPUTarget:
-        """Return what to compile for."""
-        return self._target
-
-    def get_current_device(self) -> int:
-        """Return a device that is never used."""
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        """Return a stream that is never used."""
-        return 0
+def target_of(arch: Arch) -> GPUTarget:
+    """Return what Triton compiles for."""
+    return GPUTarget(arch.backend, arch.target, arch.warp_size)
 
 
 class Compiling:
@@ -82,7 +69,7 @@ class Compiling:
 
     def __init__(self, arch: Arch) -> None:
         self.compiled: list[tuple[str, CompiledKernel]] = []
-        self._driver = Driver(arch)
+        self._driver = Driver(target_of(arch))
 
     def __enter__(self) -> Self:
         self._run = run = JITFunction.run

@@ -1,19 +1,20 @@
-"""Compiles the kernels of steps side by side, in threads, before the steps run.
+"""Compiles the kernels of steps side by side, in processes, before the steps run.
 
 A step waits for each kernel that it calls for the first time, and while one is compiled nothing
 else happens. In a rehearsal the launch of such a kernel does nothing, and the step goes on to its
 next kernel. What the kernel would have written is zeros, so that operations behind it find indices
-that exist. When the rehearsal is over, threads compile what it has met. Triton releases Python's
-lock while it compiles, except to read the kernel's source.
+that exist. Meanwhile processes compile what is not on disk. When the rehearsal is over, threads
+load all kernels from there, and compile what no process could.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -21,7 +22,10 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-THREADS = 12
+from hotshoe_triton.compiling import Compiler, settle
+
+#: Most processes that compile, with a thread each that waits for it.
+PROCESSES = 12
 #: Launches of kernels in packages named so do nothing. Those of others are made: a tuner among them
 #: would time nothing.
 OWN = "hotshoe_"
@@ -51,7 +55,7 @@ def rehearsal(device: int) -> Iterator[None]:
     if knobs.runtime.jit_cache_hook is not None or knobs.runtime.interpret:
         yield  # somebody else decides what is compiled, or nothing is
         return
-    prompter = knobs.runtime.jit_cache_hook = _Prompter()
+    prompter = knobs.runtime.jit_cache_hook = _Prompter(device)
     try:
         with _zeros():
             yield
@@ -60,86 +64,118 @@ def rehearsal(device: int) -> Iterator[None]:
         raise
     finally:
         knobs.runtime.jit_cache_hook = None
-    prompter.compile(device)
-
-
-def settle(kernel: JITFunction) -> int:
-    """Give a kernel its key, after those functions that it calls have theirs; return its length.
-
-    Triton's key has the constants of a called function only where that has a key already. So it
-    would depend on the order in which kernels are met.
-    """
-    length = len(kernel.src)
-    for name in kernel.fn.__code__.co_names:
-        called = kernel.__globals__.get(name)
-        if isinstance(called, JITFunction) and called is not kernel:
-            length += settle(called)
-    _key = kernel.cache_key
-    return length
+    prompter.load()
 
 
 class _Prompter:
-    """Is asked by Triton before each compilation, and answers whether to leave it out."""
+    """Is asked by Triton before each compilation, and answers whether to leave it out.
 
-    def __init__(self) -> None:
+    Args:
+        device: Its number, for the threads.
+    """
+
+    def __init__(self, device: int) -> None:
         self._thread = threading.get_ident()
-        self._met: list[tuple[int, dict[str, Any], str, _Coming]] = []
+        self._met: list[tuple[dict[str, Any], str, _Coming]] = []
+        self._most = min(PROCESSES, os.cpu_count() or 1)
+        take = torch.accelerator.set_device_index
+        self._pool = ThreadPoolExecutor(self._most, "hotshoe-compile", take, (device,))
+        self._compilers: list[Compiler] = []
+        self._idle: SimpleQueue[Compiler] = SimpleQueue()
+        self._looking = False
 
     def __call__(self, *, fn: Any, compile: Any, **rest: Any) -> bool:
         elsewhere = threading.get_ident() != self._thread  # while it compiles, or another engine
-        if elsewhere or not fn.module.startswith(OWN):
+        if self._looking or elsewhere or not fn.module.startswith(OWN):
             return False
         kernel, key = fn.jit_function, compile["key"]
-        length = settle(kernel)
+        settle(kernel)
         kept = kernel.device_caches[compile["device"]][0]
-        kept[key] = coming = _Coming(kernel, compile["specialization_data"], self._thread)
-        self._met.append((length, kept, key, coming))
+        coming = _Coming(kernel, compile["specialization_data"], self._thread)
+        coming.on_disk = self._on_disk(coming)
+        kept[key] = coming
+        self._met.append((kept, key, coming))
+        if coming.on_disk is None and self._start():
+            coming.compiled = self._pool.submit(self._compile, coming)
         return True
 
-    def compile(self, device: int) -> None:
-        """Compile what was met, the longest first, and put it where it was waited for.
-
-        Not before the rehearsal is over: threads would take Python's lock from it, and what it
-        meets last would be begun late.
-        """
-        threads = min(THREADS, os.cpu_count() or 1)
-        take = torch.accelerator.set_device_index
-        longest_first = sorted(self._met, key=lambda met: -met[0])
-        sources = {coming.kernel.ASTSource for _, _, _, coming in longest_first}
-        pool = ThreadPoolExecutor(threads, "hotshoe-compile", take, (device,))
+    def _on_disk(self, coming: _Coming) -> Any:
+        """Return a kernel that was compiled before; None where there is none."""
+        source = coming.kernel.ASTSource
+        make_ir, source.make_ir = source.make_ir, _not_on_disk
+        self._looking = True
         try:
-            with _reading_in_turn(sources):
-                for _, _, _, coming in longest_first:
-                    pool.submit(coming.make)
-                pool.shutdown()
+            return coming.kernel.preload(coming.specialization)
+        except Exception:  # also what keeps it from being compiled, which its next launch tells
+            return None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            self._looking = False
+            source.make_ir = make_ir
+
+    def _start(self) -> bool:
+        """Start one more process as far as there may be more; tell whether there is any."""
+        if len(self._compilers) < self._most:
+            with suppress(OSError):
+                self._compilers.append(compiler := Compiler())
+                self._idle.put(compiler)
+        return bool(self._compilers)
+
+    def _compile(self, coming: _Coming) -> None:
+        compiler = self._idle.get()
+        compiler.compile(coming.kernel, coming.specialization)
+        self._idle.put(compiler)
+
+    def load(self) -> None:
+        """Load what was met, and put it where it was waited for.
+
+        Threads wait for processes first, in the order in which these were asked.
+        """
+        try:
+            for _, _, coming in self._met:
+                self._pool.submit(coming.make)
+            self._pool.shutdown()
+        finally:
             self.end()
 
     def end(self) -> None:
         """Put what was compiled where it was waited for; what launches nothing must not stay."""
-        for _, kept, key, coming in self._met:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for compiler in self._compilers:
+            compiler.end()
+        for kept, key, coming in self._met:
             kept.pop(key, None)
             if not coming.found.cancel() and coming.found.exception() is None:
                 kept[key] = coming.found.result()
+
+
+def _not_on_disk(*arguments: Any, **named: Any) -> Any:
+    raise LookupError("a kernel that was compiled before needs no source")
 
 
 class _Coming:
     """Stands in Triton's table for a kernel that is being compiled.
 
     The rehearsing thread launches nothing; another one, of an engine at work, waits for the kernel.
+
+    Attributes:
+        on_disk: The kernel, if it was compiled before.
+        compiled: When a process has tried to compile it; None if none was asked to.
     """
 
     function = packed_metadata = None
+    on_disk: Any = None
+    compiled: Future[None] | None = None
 
     def __init__(self, kernel: JITFunction, specialization: str, thread: int) -> None:
         self.found = Future[Any]()
-        self.kernel, self._specialization, self._thread = kernel, specialization, thread
+        self.kernel, self.specialization, self._thread = kernel, specialization, thread
 
     def make(self) -> None:
-        """Compile the kernel, and have it loaded with what launches it, which is compiled, too."""
+        """Have the kernel loaded with what launches it, and compiled if nobody has done it."""
         try:
-            found = self.kernel.preload(self._specialization)
+            if self.compiled is not None:
+                self.compiled.result()
+            found = self.on_disk or self.kernel.preload(self.specialization)
             with LOADING:
                 _loaded = found.run
             self.found.set_result(found)
@@ -153,39 +189,13 @@ class _Coming:
         try:
             return self.found.result()
         except CancelledError:  # the rehearsal has ended early
-            return self.kernel.preload(self._specialization)
+            return self.kernel.preload(self.specialization)
 
     def launch_metadata(self, *arguments: Any) -> None:
         """Say nothing of a launch that is none."""
 
     def run(self, *arguments: Any) -> None:
         """Launch nothing."""
-
-
-@contextmanager
-def _reading_in_turn(sources: Iterable[Any]) -> Iterator[None]:
-    """Let threads read kernels' source one after the other.
-
-    That is Python's work, for which they would have to take turns anyway, and those that compile
-    need Python's lock often and for short: they would wait for each reader.
-    """
-    turn = threading.RLock()
-
-    def reading(make_ir: Callable[..., Any]) -> Callable[..., Any]:
-        def read(*arguments: Any, **named: Any) -> Any:
-            with turn:
-                return make_ir(*arguments, **named)
-
-        return read
-
-    before = [(source, source.make_ir) for source in sources]
-    for source, make_ir in before:
-        source.make_ir = reading(make_ir)
-    try:
-        yield
-    finally:
-        for source, make_ir in before:
-            source.make_ir = make_ir
 
 
 @contextmanager

@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import triton.language as tl
 from triton import knobs
-from triton.runtime.jit import JITFunction
 
-from hotshoe_triton.rehearsal import rehearsal, settle
+from hotshoe_triton.rehearsal import rehearsal
 
 KERNELS = """
 import triton
@@ -32,8 +30,10 @@ import threading
 import torch, triton
 from triton import knobs
 from triton.compiler.errors import CompilationError
+from hotshoe_triton import compiling
+from hotshoe_triton.compiling import Driver
 from hotshoe_triton.device import ARCHS
-from hotshoe_triton.matrix import Driver
+from hotshoe_triton.matrix import target_of
 from hotshoe_triton.rehearsal import rehearsal
 import foreign
 from hotshoe_kernels import fill, impossible
@@ -52,8 +52,14 @@ class Device(Driver):
 
 
 torch.accelerator.set_device_index = lambda index: devices.append(index)
-knobs.compilation.listener = lambda *, src, **rest: compiled.append(src.name)
-triton.runtime.driver.set_active(Device(ARCHS["sm_90"]))
+
+
+def tell(*, src, cache_hit, **rest):
+    compiled.append((src.name, cache_hit))
+
+
+knobs.compilation.listener = tell
+triton.runtime.driver.set_active(Device(target_of(ARCHS["sm_90"])))
 
 
 def kept():
@@ -76,7 +82,7 @@ with rehearsal(3):
     assert launches == ["fill"], "somebody may wait for what it writes"
     compiled, launches, launchers = [], [], []
 other.join()
-assert sorted(compiled) == ["fill", "fill"], compiled
+assert compiled == [("fill", True)] * 2, "processes have compiled them"
 assert set(devices) == {3}, devices
 assert elsewhere == ["fill"]
 assert len(kept()) == 2
@@ -100,8 +106,14 @@ try:
 except KeyboardInterrupt:
     other.join()
 assert knobs.runtime.jit_cache_hook is None and torch.empty is empty
-assert compiled == ["fill"] and elsewhere == ["fill", "fill"], "only who waited has compiled it"
+assert [name for name, _ in compiled] == ["fill"], "only who waited has compiled it"
+assert elsewhere == ["fill", "fill"]
 assert not any(hasattr(kernel, "result") for kernel in kept())
+compiling.COMMAND, compiled = ("/nowhere/python",), []
+with rehearsal(3):
+    fill[(1,)](x, 64, VALUE=5.0, SIZE=64)
+assert compiled == [("fill", False)], "no process starts, so a thread has compiled it"
+assert not hasattr(kept()[-1], "result")
 try:
     impossible.warmup(torch.zeros(1), grid=(1,))
 except CompilationError:
@@ -127,35 +139,6 @@ def test_kernels_are_compiled_beside_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
-
-
-HALF = tl.constexpr(0.5)
-
-
-def halved(x):
-    return x * HALF
-
-
-def fill(x, VALUE: tl.constexpr):
-    tl.store(x, halved(VALUE))
-
-
-def halve(x):
-    tl.store(x, halved(tl.load(x)))
-
-
-@pytest.mark.parametrize("order", [("fill", "halve"), ("halve", "fill")])
-def test_a_kernels_key_does_not_depend_on_kernels_before(
-    order: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone, a kernel would get another key than behind one that calls the same function."""
-    monkeypatch.setitem(globals(), "halved", JITFunction(halved))
-    kernels = {"fill": JITFunction(fill), "halve": JITFunction(halve)}
-    for name in order:
-        settle(kernels[name])
-    monkeypatch.setitem(globals(), "halved", JITFunction(halved.fn))
-    settle(alone := JITFunction({"fill": fill, "halve": halve}[order[1]]))
-    assert kernels[order[1]].cache_key == alone.cache_key
 
 
 def test_nothing_is_rehearsed_where_somebody_else_decides(monkeypatch: pytest.MonkeyPatch) -> None:

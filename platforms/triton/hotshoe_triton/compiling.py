@@ -1,0 +1,120 @@
+"""Processes that compile kernels into the folder where Triton keeps them.
+
+To read a kernel's source is Python's work, for which threads take turns. A process of its own needs
+neither PyTorch nor the device: it is told what to compile for, by Triton's own description of a
+kernel. Whoever wants the kernel finds it in the folder then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from hotshoe.engine.wire.children import ChildProcess, Times, channel_to_owner, when_orphaned
+
+COMMAND = (sys.executable, "-P", "-m", "hotshoe_triton.compiling")
+DONE = b"done"
+TIMES = Times()
+
+
+class Driver:
+    """Stands for a device that is not here."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self._target = target
+
+    def get_current_target(self) -> GPUTarget:
+        """Return what to compile for."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Return a device that is never used."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Return a stream that is never used."""
+        return 0
+
+
+def settle(kernel: JITFunction) -> None:
+    """Give a kernel its key, after those functions that it calls have theirs.
+
+    Triton's key has the constants of a called function only where that has a key already. So it
+    would depend on the order in which kernels are met.
+    """
+    for name in kernel.fn.__code__.co_names:
+        called = kernel.__globals__.get(name)
+        if isinstance(called, JITFunction) and called is not kernel:
+            settle(called)
+    _key = kernel.cache_key
+
+
+class Compiler:
+    """One process, which compiles for the device that Triton has now.
+
+    Raises:
+        OSError: The system lets no process start.
+    """
+
+    def __init__(self) -> None:
+        target, launcher = driver.active.get_current_target(), driver.active.launcher_cls
+        named = (getattr(launcher, name, "") for name in ("__module__", "__qualname__"))
+        self._child = ChildProcess(COMMAND)
+        self._tell(target.backend, target.arch, target.warp_size, str(knobs.cache.dir), *named)
+
+    def compile(self, kernel: JITFunction, specialization: str) -> None:
+        """Have a kernel compiled, and wait. If it cannot be, whoever compiles it next will see."""
+        self._tell(kernel.fn.__module__, kernel.fn.__qualname__, specialization)
+        self._child.connection.fetch()
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._child.kill()
+        self._child.wait(TIMES.killed_s)
+        self._child.connection.close()
+
+    def _tell(self, *words: Any) -> None:
+        self._child.connection.send(json.dumps(words).encode())
+
+
+def main() -> None:
+    """Compile what the owner of this process names, until it has gone."""
+    channel = channel_to_owner()
+    when_orphaned(channel, partial(os._exit, 0))
+    launcher: Callable[..., Any] | None = None
+    if (message := channel.fetch()) is not None:
+        *target, folder, module, name = json.loads(message)
+        driver.set_active(Driver(GPUTarget(*target)))
+        knobs.cache.dir = folder
+        with suppress(ImportError, AttributeError, ValueError):
+            launcher = getattr(importlib.import_module(module), name)
+    while (message := channel.fetch()) is not None:
+        with suppress(Exception):  # whoever wants the kernel will see it, too
+            _compile(*json.loads(message), launcher)
+        channel.send(DONE)
+
+
+def _compile(
+    module: str, name: str, specialization: str, launcher: Callable[..., Any] | None
+) -> None:
+    """Compile one kernel, and what launches it as far as that needs no device."""
+    kernel = getattr(importlib.import_module(module), name)
+    settle(kernel)
+    found = kernel.preload(specialization)
+    if launcher is not None:
+        launcher(found.src, found.metadata)
+
+
+if __name__ == "__main__":
+    main()
