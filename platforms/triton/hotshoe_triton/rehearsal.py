@@ -102,7 +102,14 @@ class _Prompter:
     def _on_disk(self, coming: _Coming) -> Any:
         """Return a kernel that was compiled before; None where there is none."""
         source = coming.kernel.ASTSource
-        make_ir, source.make_ir = source.make_ir, _not_on_disk
+        make_ir = source.make_ir
+
+        def refuse(*arguments: Any, **named: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                raise LookupError("a kernel that was compiled before needs no source")
+            return make_ir(*arguments, **named)  # for another engine, which compiles
+
+        source.make_ir = refuse
         self._looking = True
         try:
             return coming.kernel.preload(coming.specialization)
@@ -146,10 +153,6 @@ class _Prompter:
             kept.pop(key, None)
             if not coming.found.cancel() and coming.found.exception() is None:
                 kept[key] = coming.found.result()
-
-
-def _not_on_disk(*arguments: Any, **named: Any) -> Any:
-    raise LookupError("a kernel that was compiled before needs no source")
 
 
 class _Coming:
