@@ -18,6 +18,7 @@ class WantedModel:
     folder: Where fetched files are kept; None for the source's own place.
     weights: Whether weights are wanted too; without them, what describes model and tokenizer.
     variant: Which of several models of that name, such as "Q4_K_M"; a file that describes itself.
+    probe: Nothing is wanted yet but whether the model can be had, within seconds.
     """
 
     name: str
@@ -25,6 +26,7 @@ class WantedModel:
     folder: Path | None = None
     weights: bool = False
     variant: str | None = None
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class ModelSource(Protocol):
 
     def __call__(self, wanted: WantedModel) -> FoundModel | None:
         """Fetch what is not here yet; None when the name is none of this source's.
+
+        Asked with `probe`, a source may fetch nothing, and return a path that does not exist with a
+        revision. It raises where the model certainly cannot be had, and not where it cannot tell.
 
         Raises:
             CheckpointError: It cannot be had; the message says why and what to do.

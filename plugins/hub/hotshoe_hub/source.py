@@ -8,11 +8,12 @@ Source of names and files: https://huggingface.co/docs/huggingface_hub
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     LocalEntryNotFoundError,
@@ -24,6 +25,10 @@ from huggingface_hub.utils import tqdm
 from hotshoe.errors import CheckpointError
 from hotshoe.models.source import FoundModel, WantedModel
 
+_log = logging.getLogger(__name__)
+#: How long a question may take that only saves a later error.
+PROBE_S = 5.0
+COMMIT = re.compile(r"[0-9a-f]{40}")
 #: "organization/model"; a path begins with "/", "." or "~".
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -65,18 +70,54 @@ def fetch(wanted: WantedModel) -> FoundModel | None:
     """See `hotshoe.models.source.ModelSource`."""
     if not NAME.fullmatch(wanted.name):
         return None
+    if wanted.probe:
+        return _probed(wanted)
     try:
-        path = snapshot_download(
-            wanted.name,
-            revision=wanted.revision,
-            cache_dir=wanted.folder,
-            allow_patterns=_patterns(wanted),
-            ignore_patterns=LEFT_OUT,
-            tqdm_class=tqdm if wanted.weights or wanted.variant else NoBar,
-        )
+        path = _download(wanted)
     except Exception as error:  # the library lets through what its transports raise
         raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
     return FoundModel(Path(path), Path(path).name)  # a snapshot's folder is named by its commit
+
+
+def _probed(wanted: WantedModel) -> FoundModel:
+    """Ask the Hub whether it has a model; what it does not answer is left to fetching.
+
+    Raises:
+        CheckpointError: It has no such model or revision, or shows it to nobody unknown.
+    """
+    revision = wanted.revision
+    if revision is None or not COMMIT.fullmatch(revision):  # a commit may be here already
+        try:
+            revision = HfApi().model_info(wanted.name, revision=revision, timeout=PROBE_S).sha
+        except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+            if isinstance(error, RevisionNotFoundError) or not _was_fetched(wanted):
+                raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
+        except Exception as error:  # no network, a slow one, or offline mode
+            _log.debug("the Hub was not asked for %s: %s", wanted.name, error)
+    return FoundModel(Path(wanted.name), revision or "main")
+
+
+def _was_fetched(wanted: WantedModel) -> bool:
+    """Tell whether what describes a model is here, so that `fetch` does without the Hub."""
+    try:
+        _download(wanted, local_files_only=True)
+    except Exception:  # the library lets through what it finds broken
+        return False
+    return True
+
+
+def _download(wanted: WantedModel, **options: bool) -> str:
+    """Return the folder of a snapshot; see the library's `snapshot_download`."""
+    path: str = snapshot_download(
+        wanted.name,
+        revision=wanted.revision,
+        cache_dir=wanted.folder,
+        allow_patterns=_patterns(wanted),
+        ignore_patterns=LEFT_OUT,
+        tqdm_class=tqdm if wanted.weights or wanted.variant else NoBar,
+        **options,
+    )
+    return path
 
 
 def _patterns(wanted: WantedModel) -> list[str]:

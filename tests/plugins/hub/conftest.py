@@ -45,8 +45,8 @@ class Hub:
         if self.refused:
             return self.refused[0], {"X-Error-Code": self.refused[1]}, b"{}"
         parts = path.split("?", maxsplit=1)[0].strip("/").split("/")
-        if parts[:4] == ["api", "models", "org", "tiny"] and len(parts) == 6:
-            return self._describe(parts[4], parts[5])
+        if parts[:4] == ["api", "models", "org", "tiny"] and len(parts) in (4, 6):
+            return self._describe(*(parts[4:] or ("revision", "main")))
         if parts[:3] == ["org", "tiny", "resolve"] and len(parts) > 4:
             return self._file(parts[3], "/".join(parts[4:]))
         return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"

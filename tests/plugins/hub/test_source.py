@@ -131,3 +131,41 @@ def test_any_other_failure_is_one_line(monkeypatch: pytest.MonkeyPatch, error: E
     with pytest.raises(CheckpointError, match=type(error).__name__) as caught:
         fetch()
     assert "\n" not in str(caught.value)
+
+
+def probe(name: str = "org/tiny", revision: str | None = None) -> FoundModel | None:
+    return source.fetch(WantedModel(name, revision, probe=True))
+
+
+def test_a_probe_fetches_nothing(hub: Hub) -> None:
+    assert probe() == FoundModel(Path("org/tiny"), FIRST)
+    assert probe(revision="v2") == FoundModel(Path("org/tiny"), SECOND)
+    assert hub.files_asked() == set()
+    hub.asked.clear()
+    assert probe(revision=FIRST) == FoundModel(Path("org/tiny"), FIRST)
+    assert hub.asked == []  # a commit may be here already
+
+
+def test_a_probe_finds_what_is_not_there(hub: Hub) -> None:
+    with pytest.raises(CheckpointError, match=r"^org/none cannot be fetched: .*no such model"):
+        probe("org/none")
+    with pytest.raises(CheckpointError, match=r"^org/tiny \(revision v9\) .* no such revision"):
+        probe(revision="v9")
+
+
+def test_a_probe_leaves_what_it_cannot_tell(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.refused = (503, "")
+    assert probe() == FoundModel(Path("org/tiny"), "main")
+    hub.refused = None
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert probe("org/none") == FoundModel(Path("org/none"), "main")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    hub.close()
+    assert probe() == FoundModel(Path("org/tiny"), "main")
+
+
+def test_a_probe_passes_what_was_fetched_before(hub: Hub) -> None:
+    first = fetch(weights=True)
+    hub.refused = (401, "RepoNotFound")
+    assert probe() == FoundModel(Path("org/tiny"), "main")
+    assert fetch(weights=True) == first

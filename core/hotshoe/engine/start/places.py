@@ -60,14 +60,20 @@ def is_here(*names: str) -> bool:
 
 
 def check_model(config: EngineConfig, plugins: PluginManager) -> None:
-    """Read what describes a model of this machine; a source that fetches is not asked.
+    """Read what describes a model of this machine, and ask the source of any other whether it has
+    it, which fetches nothing.
 
     Raises:
         UserError: It is missing, cannot be read, or says nothing of its architecture.
     """
-    if not is_here(config.model):
-        return
-    path = find_model(config, plugins).path
+    if is_here(config.model):
+        path = find_model(config, plugins).path
+    else:
+        folder = _folder(config)
+        found = _find(WantedModel(config.model, config.revision, folder, probe=True), plugins)
+        if found.revision is not None:
+            return
+        path = found.path
     if path.suffix.removeprefix(".") not in plugins.mapping(FILES) or not path.is_file():
         ModelConfig.load(path, config.hf_overrides)
     elif not os.access(path, os.R_OK):

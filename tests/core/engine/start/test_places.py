@@ -144,8 +144,13 @@ def test_a_model_is_missed_before_anything_is_started(
     with pytest.raises(CheckpointError, match=r"config\.json is missing"):
         check_model(EngineConfig(model=str(tmp_path)), installed)
     source.asked.clear()
-    check_model(EngineConfig(model="org/gone"), installed)
-    assert source.asked == []
+    check_model(EngineConfig(model="org/model", revision="v1"), installed)
+    with pytest.raises(CheckpointError, match="org/gone has gone"):
+        check_model(EngineConfig(model="org/gone"), installed)
+    with pytest.raises(CheckpointError, match="no model at "):  # no source knows it
+        check_model(EngineConfig(model="org/other"), installed)
+    wanted = [("org/model", "v1"), ("org/gone", None), ("org/other", None)]
+    assert source.asked == [WantedModel(*one, probe=True) for one in wanted]
 
 
 def test_weights_come_last_and_from_the_revision_that_was_described(
