@@ -23,6 +23,8 @@ MAX_HEADS, MAX_HEAD_DIM = 128, 256
 MOST_SCORES = 1 << 25
 #: Keys that one program scores, and scores that one looks at together.
 KEYS, TOGETHER = 1024, 2048
+#: Rows of scores begin at multiples of so many, so that one kernel serves any longest sequence.
+ALIGNED = 16
 
 
 def supports(spec: IndexerSpec, facts: DeviceFacts) -> Verdict:
@@ -126,7 +128,8 @@ class Indexer:
             return chosen
         scored = longest > top_k
         size = max(1, min(len(q), self._most // longest)) if scored else len(q)
-        scores = torch.empty((size, longest if scored else 1), device=q.device)
+        width = -(-longest // ALIGNED) * ALIGNED if scored else ALIGNED
+        scores = torch.empty((size, width), device=q.device)
         lengths = (step.query_start_loc, step.seq_lens)
         block_r = request_block(step.num_reqs)
         table, rows = step.block_table, row_views(cache, self._spec.row)

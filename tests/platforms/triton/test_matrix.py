@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from triton.backends import backends
@@ -141,6 +142,20 @@ def test_quick_cases_compile(arch: str) -> None:
 def test_all_cases_compile(arch: str) -> None:
     need_compiler(arch)
     check(table("--arch", arch, "--all"), arch, {case.name for case in CASES})
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_once_for_any_number_of_requests() -> None:
+    need_compiler("sm_90")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, str(Path(__file__).with_name("variants.py"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert {"latent_decode 0", "latent_prefill 1", "sparse_attend 2", "index_choose 3"} <= set(
+        found
+    )
+    assert {kernel: count for kernel, count in found.items() if count != 1} == {}
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def index_write(
     tl.store(cache_ptr + channel_D, narrowed(rest_D, scale, cache_ptr, LIMIT), mask=plain_D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "num_reqs", "table_stride"])
 def index_scores(
     scores_ptr,  # [tokens of this launch, scores_stride] float32
     q_ptr,  # [tokens, HEADS, D], rotated
@@ -179,7 +179,7 @@ def lowest_chosen(scores_ptr, seen, TOP_K: tl.constexpr, BLOCK_S: tl.constexpr):
     return prefix, wanted
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "num_reqs"])
 def index_choose(
     chosen_ptr,  # [tokens, TOP_K] int32
     scores_ptr, starts_ptr, lens_ptr, first, num_reqs, scores_stride,

@@ -136,7 +136,7 @@ def load_queries(
     return wide_ML, turned_MT
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def latent_decode(
     out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
@@ -202,7 +202,7 @@ def stretch(total, programs, MIN_TILES: tl.constexpr):
     return (size + quantum - 1) // quantum * quantum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_reqs"])
 def join_stretches(
     out_ptr, partial_ptr, stats_ptr, seq_lens_ptr, num_reqs, PROGRAMS: tl.constexpr,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, ROWS: tl.constexpr,
@@ -237,7 +237,7 @@ def join_stretches(
         tl.store(out_ptrs_GL, joined_GL.to(out_ptr.dtype.element_ty), mask=there_GL)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def latent_prefill(
     out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     num_reqs, q_stride, table_stride, block_stride, keys_stride,

@@ -41,7 +41,7 @@ def gathered(
     return latent_NL, key_NT, scale_N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def sparse_attend(
     out_ptr, wide_ptr, q_ptr, cache_ptr, keys_ptr, scales_ptr, chosen_ptr, table_ptr, starts_ptr,
     seq_lens_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, share, q_stride, table_stride,
