@@ -100,6 +100,8 @@ class Mixture:
         shared_size: Channels of the experts that all tokens share, together; 0 for none.
         shared_gated: A learned gate opens them, token by token.
         correction_shape: As the checkpoint has it; None for [num_experts].
+        logit_correction: The correction moves logits in front of a sigmoid, and a token's choice is
+            made by them; the router's specification has none then. Source: Kolibri 1.
         scale: Factor on the sum of all, shared ones included.
         scaled_input: A token's one expert takes it times the sigmoid of its logit, and counts 1:
             the router renormalizes, and `top_k` is 1. Source: Llama 4.
@@ -125,6 +127,7 @@ class Mixture:
     shared_size: int = 0
     shared_gated: bool = False
     correction_shape: tuple[int, ...] | None = None
+    logit_correction: bool = False
     scale: float = 1.0
     scaled_input: bool = False
     latent_size: int = 0

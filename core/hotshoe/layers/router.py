@@ -24,8 +24,9 @@ INTEGERS = frozenset({torch.int64, torch.int32})
 class Router:
     """Logits of all experts in float32, and what moves the choice among them.
 
-    Where tokens have their own experts, the logits of all others are -inf: whoever chooses the
-    largest scores chooses these, since every scoring that goes with a table makes 0 of -inf.
+    Where tokens have their own experts, or choose by corrected logits, the logits of all others are
+    -inf: whoever chooses the largest scores chooses these, since every scoring that goes with a
+    table or with such a correction makes 0 of -inf.
     """
 
     def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture) -> None:
@@ -34,10 +35,12 @@ class Router:
         matrix = Matrix(ctx, parts, mixture.hidden_size, bias=mixture.router_bias, quantize=False)
         self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._device, self._count = ctx.device, count
+        self._chosen = mixture.top_k if mixture.logit_correction else 0
+        assert not self._chosen or mixture.router.scoring == "sigmoid"
         self._correction: Tensor | None = None
         self._table: Tensor | None = None
         holder = Holder("moe", "router", "float32", self.state)
-        if mixture.router.correction:
+        if mixture.router.correction or mixture.logit_correction:
             place = Place(holder, "correction", (0, count), ())
             shape = mixture.correction_shape or (count,)
             ctx.weights.expect(prefix + names.correction, shape, self._take, place=place)
@@ -82,7 +85,15 @@ class Router:
         logits = self._linear(x)
         if self._table is not None:
             assert ids is not None
-            own = self._table[ids]
-            masked = torch.full_like(logits, -torch.inf)
-            logits = masked.scatter_(1, own, logits.gather(1, own))
+            return _only(logits, self._table[ids]), self._correction
+        if self._chosen:
+            assert self._correction is not None
+            chosen = (logits + self._correction).topk(self._chosen, -1).indices
+            return _only(logits, chosen), None
         return logits, self._correction
+
+
+def _only(logits: Tensor, own: Tensor) -> Tensor:
+    """Return the logits of each token's own experts [num_tokens, top_k], -inf for others."""
+    masked = torch.full_like(logits, -torch.inf)
+    return masked.scatter_(1, own, logits.gather(1, own))

@@ -85,7 +85,16 @@ def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
     window = optional_size(config, "sliding_window")
     windowed = window is not None and config.get("layer_types") is None
     every = config.size("sliding_window_pattern", PATTERN) if windowed else 1
-    types = layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
+    return exaone_layers(
+        config, ctx, layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
+    )
+
+
+def exaone_layers(
+    config: ModelConfig, ctx: BuildContext, types: list[str]
+) -> tuple[LayerSpec, ...]:
+    """Describe layers of these types; with a window, those without one do not rotate."""
+    window = optional_size(config, "sliding_window")
     return tuple(
         layer if kind == SLIDING or window is None else replace(layer, rotation=None)
         for kind, layer in zip(types, layer_specs(config, ctx, types, window), strict=True)

@@ -56,6 +56,7 @@ ARCHITECTURES = {
     "HunYuanDenseV1ForCausalLM": "hotshoe_models.hunyuan:build",
     "HunYuanMoEV1ForCausalLM": "hotshoe_models.hunyuan:build_moe",
     "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",
+    "Kolibri1ForCausalLM": "hotshoe_models.kolibri:build",
     "LagunaForCausalLM": "hotshoe_models.laguna:build",
     "Lfm2ForCausalLM": "hotshoe_models.lfm2:build",
     "Lfm2MoeForCausalLM": "hotshoe_models.lfm2:build_moe",

@@ -61,3 +61,18 @@ def test_without_a_table_ids_say_nothing() -> None:
     x = torch.randn(5, 6)
     logits, _ = router(x, None)
     assert logits.isfinite().all()
+
+
+def test_a_correction_of_logits_chooses_and_weighs_nothing() -> None:
+    sigmoid = RouterSpec("sigmoid", renormalize=True)
+    ctx, router = built(replace(MIXTURE, router=sigmoid, table_size=0, logit_correction=True))
+    moved = torch.zeros(8)
+    moved[[2, 5]] = 100.0
+    ctx.weights.feed("mlp.gate.e_score_correction_bias", moved)
+    x = torch.randn(5, 6)
+    logits, correction = router(x, None)
+    assert correction is None
+    weights, chosen = route(logits, correction, 2, sigmoid)
+    assert chosen.sort(1).values.tolist() == [[2, 5]] * 5
+    scores = (x @ router._linear._op.state()["weight"].T).sigmoid().gather(1, chosen)
+    torch.testing.assert_close(weights, scores / scores.sum(1, keepdim=True))

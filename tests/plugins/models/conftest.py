@@ -1120,6 +1120,22 @@ VARIANTS += [
         raw=True,
     ),
 ]
+VARIANTS += [
+    Variant(
+        "kolibri",
+        "Kolibri1",
+        {
+            **EXPERTS,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 24,
+            "head_dim": 16,
+            "sliding_window": 7,
+            "norm_topk_prob": True,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        end_to_end=True,
+    ),
+]
 #: Models with layer norms, most of whose MLPs have no gates.
 VARIANTS += [
     Variant("starcoder2", "Starcoder2", {"sliding_window": 7}, end_to_end=True),
@@ -2319,7 +2335,7 @@ RECENT |= {"llama4-dense-between"}
 #: Earlier releases do not have these, or warn when they import them.
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
-RECENT |= {"AXK1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
+RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 
 
