@@ -118,7 +118,7 @@ class EngineConfig:
 
     platform: str = option("auto", "platform to run on, or auto")
     platform_options: dict[str, Any] = option({}, "options of the chosen platform")
-    kernel: dict[str, str] = option({}, "forced candidates by slot, as SLOT=NAME")
+    kernel: dict[str, str] = option({}, "forced candidates by slot, as SLOT=NAME or SLOT=NAME,NAME")
     check_candidates: bool = option(
         False, "check shape, type and NaN of every result of every operation; record no graphs"
     )

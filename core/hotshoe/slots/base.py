@@ -184,7 +184,8 @@ class Selector:
         slots: All slots by name.
         candidates: Everything that the platform and kernel packs offer.
         facts: The device.
-        forced: Slot name to candidate name; such a choice may not be silently replaced.
+        forced: Slot name to candidate names, with commas between; one of them, the best for a
+            specification, may not be silently replaced by others.
         require_native: Refuse references.
         batch_invariant: Refuse candidates that do not claim batch invariance.
     """
@@ -208,7 +209,7 @@ class Selector:
         self._owners = Owners()
         self._met: set[tuple[str, str]] = set()
         self.slots = slots
-        self._forced = dict(forced or {})
+        self._forced = {slot: tuple(n.split(",")) for slot, n in (forced or {}).items()}
         self._require_native = require_native
         self._batch_invariant = batch_invariant
         self._by_slot: dict[str, dict[str, Candidate]] = {
@@ -217,7 +218,7 @@ class Selector:
         }
         for candidate in candidates:
             self._register(candidate)
-        for slot, name in self._forced.items():
+        for slot, name in ((slot, n) for slot, names in self._forced.items() for n in names):
             if require_native and name == REFERENCE:
                 raise SelectionError(f"--kernel {slot}={name} contradicts --require-native")
             if name not in self._candidates_of(slot):
@@ -331,7 +332,7 @@ class Selector:
                     operation = self._build(slot, name, spec)
             except ForeignError as failed:
                 cause = f"it accepted, but could not be built: {failed}"
-                if name in (REFERENCE, self._forced.get(slot)):
+                if name == REFERENCE or (name,) == self._forced.get(slot):
                     message = f"slot {slot}, candidate {name}: {cause}"
                     raise SelectionError(message) from failed.__cause__
                 self._defects[slot, spec, name] = Verdict(None, cause, defect=True)
@@ -414,14 +415,16 @@ class Selector:
         verdicts = {name: self._ask(name, c, spec) for name, c in offered.items()}
         forced = self._forced.get(slot)
         asked = [
-            f"{p}={self._forced[p]}" for p in self.slots[slot].composed_of if p in self._forced
+            f"{p}={','.join(self._forced[p])}"
+            for p in self.slots[slot].composed_of
+            if p in self._forced
         ]
         if forced is None and asked:  # else what was asked for would not be met in the block
-            forced = COMPOSED
+            forced = (COMPOSED,)
             why = f"{verdicts[COMPOSED].reason}, as --kernel {' and '.join(asked)} asks for a part"
             verdicts[COMPOSED] = accept(0, why)
         if forced is not None:
-            eligible = {forced: verdicts[forced]}
+            eligible = {n: verdicts[n] for n in forced}
         elif self._require_native:
             eligible = {n: v for n, v in verdicts.items() if n != REFERENCE}
         else:
@@ -466,10 +469,14 @@ def _refuse_twins(spec: Any, facts: DeviceFacts) -> Verdict:
 
 
 def _explain_refusals(
-    slot: str, spec: Any, verdicts: Mapping[str, Verdict], forced: str | None, limit: str
+    slot: str,
+    spec: Any,
+    verdicts: Mapping[str, Verdict],
+    forced: Sequence[str] | None,
+    limit: str,
 ) -> str:
     lead = (
-        f"--kernel {slot}={forced} cannot serve {spec}"
+        f"--kernel {slot}={','.join(forced)} cannot serve {spec}"
         if forced is not None
         else f"no candidate of slot {slot}{limit} serves {spec}"
     )

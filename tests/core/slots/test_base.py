@@ -176,6 +176,20 @@ def test_a_forced_candidate_wins_over_better_ones():
     assert selector(*offered, forced={"rms_norm": REFERENCE}).decide("rms_norm", SPEC).score == 0
 
 
+def test_of_several_forced_candidates_the_best_serves():
+    offered = [
+        candidate("best", accept(9)),
+        candidate("good", accept(5)),
+        candidate("b", refuse("no")),
+    ]
+    chooser = selector(*offered, forced={"rms_norm": "good,b"})
+    assert chooser.choose("rms_norm", SPEC) == "good"
+    with pytest.raises(SelectionError, match=r"no candidate 'c'"):
+        selector(*offered, forced={"rms_norm": "good,c"})
+    chooser = selector(*offered, forced={"rms_norm": "b," + REFERENCE})
+    assert chooser.decide("rms_norm", SPEC).chosen == REFERENCE
+
+
 def test_a_forced_candidate_that_refuses_is_an_error_with_its_reason():
     offered = candidate("good", refuse("needs 128")), candidate("other", accept(9))
     forced = selector(*offered, forced={"rms_norm": "good"})
