@@ -6,8 +6,8 @@ they get what the format's `canonical` makes of the tensors, in the form that `s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -27,10 +27,16 @@ Shape: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The form in which kernels get a matrix, and the form of the activations it multiplies."""
+    """The form in which kernels get a matrix, and the form of the activations it multiplies.
+
+    Attributes:
+        native: Another form of the same numbers, which a layer takes where a kernel other than
+            the reference multiplies it. `canonical` makes tensors that serve both.
+    """
 
     weight: QuantSpec
     activation: QuantSpec | None = None
+    native: Storage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,8 @@ class WeightFormat(Protocol):
             layer where none but the reference takes the form, or matrices that are multiplied
             together have different ones, or ranks cannot cut them. The layer then asks for plain
             numbers.
+        survey: Of a format whose forms depend on which tensors a checkpoint has. It is called with
+            their names, before a layer asks; not if there are none, as with random weights.
         decode: Of a format whose tensors have no shape that a layer could ask for. It maps a
             checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
     """
@@ -109,6 +117,7 @@ class WeightFormat(Protocol):
     renames: Sequence[tuple[str, str]] = ()
     kv_scales: tuple[str, str] | None = None
     unpack: Callable[[str], None] | None = None
+    survey: Callable[[Iterable[str]], None] | None = None
     decode: Callable[[TensorSource], TensorSource] | None = None
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
@@ -207,6 +216,8 @@ def stored_alike(
         CheckpointError: They are stored in different forms.
     """
     found = [format.storage(name, (size, in_features)) for name, size in parts]
+    if any(stored != found[0] for stored in found):  # maybe some have a native form, and some not
+        found = [stored and replace(stored, native=None) for stored in found]
     if any(stored != found[0] for stored in found):
         if format.unpack is not None:
             return PLAIN, None

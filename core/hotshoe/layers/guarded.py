@@ -33,6 +33,7 @@ class GuardedFormat(WrappedFormat):
         self._guard = guard
         self.unpack = inner.unpack and guard(inner.unpack)
         self.decode = inner.decode and guard(inner.decode)
+        self.survey = inner.survey and guard(inner.survey)
         self._plain: dict[str, tuple[QuantSpec, int]] = {}
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
@@ -45,9 +46,10 @@ class GuardedFormat(WrappedFormat):
             found = self._inner.storage(layer, shape)
             if not isinstance(found, Storage | None):
                 raise TypeError(f"storage() returned {type(found).__name__}, not a Storage or None")
-            if found is not None:
-                _check_operand("weight", found.weight)
-                _check_operand("activation", found.activation or found.weight)
+            for form in (found, found and found.native):
+                if form is not None:
+                    _check_operand("weight", form.weight)
+                    _check_operand("activation", form.activation or form.weight)
         return found
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:

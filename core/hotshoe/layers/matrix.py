@@ -19,6 +19,7 @@ from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import (
     PLAIN,
     Share,
+    Storage,
     TensorSpec,
     bias_spec,
     stored_alike,
@@ -68,14 +69,12 @@ class Matrix:
         self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
         self._adds = inputs is not None and ctx.communicator is not None
         inputs = inputs or Split(((0, in_features),))
-        self.spec = LinearSpec(
-            inputs.size,
-            self._outputs.size,
-            ctx.dtype,
-            bias=bias and (ctx.rank == 0 or not self._adds),  # added once
-            weight=stored.weight if stored else None,
-            activation=stored.activation if stored else None,
-        )
+        own_bias = bias and (ctx.rank == 0 or not self._adds)  # added once
+        plain = LinearSpec(inputs.size, self._outputs.size, ctx.dtype, bias=own_bias)
+        self.spec = plain if stored is None else _stored_so(plain, stored)
+        if stored is not None and stored.native is not None and not ctx.judged_together:
+            native = _stored_so(plain, stored.native)
+            self.spec = native if ctx.selector.offers("linear", native) else self.spec
         [self._columns] = inputs.within(0, in_features)
         if stored is not None and self.unpacks and not self._stays_packed(ctx):
             self.unpack()
@@ -202,6 +201,10 @@ class Matrix:
             load(self._format.canonical(self._parts[0][0], pieces))
             for parts in self._pending.values():
                 parts[:] = [None] * len(parts)
+
+
+def _stored_so(plain: LinearSpec, stored: Storage) -> LinearSpec:
+    return replace(plain, weight=stored.weight, activation=stored.activation)
 
 
 def _turned(sink: Sink) -> Sink:

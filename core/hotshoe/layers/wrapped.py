@@ -26,6 +26,7 @@ class WrappedFormat(WeightFormat):
         self._inner = inner
         self.online, self.unused, self.renames = inner.online, inner.unused, inner.renames
         self.kv_scales, self.unpack, self.decode = inner.kv_scales, inner.unpack, inner.decode
+        self.survey = inner.survey
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the format's answer."""

@@ -114,7 +114,9 @@ class LinearOp(Protocol):
         Args:
             tensors: "weight": row parts [n_i, in_features] in order, their n_i adding up to
                 out_features; "bias": parts [n_i] when the specification has a bias; quantized
-                checkpoints add "weight_scale", "weight_zero_point" likewise.
+                checkpoints add "weight_scale", "weight_zero_point" likewise, and numbers [] or [1]
+                for each part: "input_scale" where x has a stored one, "weight_global_scale" beside
+                it for 4-bit floats in groups of 16.
 
         Called again, it overwrites what it holds where that lies, so that recordings read the new
         values; `renewed` does so.

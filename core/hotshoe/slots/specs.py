@@ -147,8 +147,8 @@ class QuantSpec:
     """How one operand of a matrix product is stored.
 
     Attributes:
-        format: "int8", "int4", "fp8_e4m3", "fp4_e2m1" (given as twice the number,
-            int8, scales are powers of two), ...
+        format: "int8", "int4", "fp8_e4m3", "fp4_e2m1" (given as twice the number, int8; scales
+            are powers of two, or, in groups of 16, multiples of `weight_global_scale`), ...
         granularity: What shares a scale: "tensor", "channel" (an output row), "token" (an
             activation row), "group" (group_size along the input), "block" (block_shape).
         symmetric: False when zero points are stored.

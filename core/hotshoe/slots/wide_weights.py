@@ -46,6 +46,8 @@ def supports_rounding(judge_plain: Supports) -> Supports:
     def judge(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         if spec.activation is None:
             return refuse("x is multiplied as it is")
+        if spec.activation.format == "fp4_e2m1":
+            return refuse("x in 4-bit floats gains nothing where they are not multiplied as such")
         more = f", x rounded to {spec.activation.format} by a pass of its own"
         return _judge(spec, judge_plain(_plain(spec), facts), more)
 

@@ -26,6 +26,7 @@ def kernels() -> tuple[Candidate, ...]:
         attention,
         blocks,
         embedding,
+        fp4,
         gated_delta,
         groups,
         indexer,
@@ -73,6 +74,7 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("moe", "one_tile", invariant.moe, invariant.Moe, INVARIANT),
         Candidate("linear", "groups", groups.supports, groups.Linear),
         Candidate("linear", "blocks", blocks.supports, blocks.Linear),
+        Candidate("linear", "fp4", fp4.supports, fp4.Linear),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
     )
 

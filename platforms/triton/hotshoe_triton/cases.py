@@ -37,6 +37,7 @@ from hotshoe_triton import (
     attention,
     blocks,
     embedding,
+    fp4,
     groups,
     invariant,
     kv,
@@ -56,6 +57,8 @@ from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 from hotshoe_triton.sparse_cases import INDEXES, LATENT, SPARSES, attend_chosen, index, row_cache
 from hotshoe_triton.state_cases import blocks_with_states
 
+#: Of products with stored weights, by the form of x.
+MODULES = {"": groups, "fp8_e4m3": blocks, "fp4_e2m1": fp4}
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
 
 
@@ -179,13 +182,13 @@ def multiply_stored(
 ) -> Callable[[DeviceFacts], bool]:
     """Return a call of a product with a weight as a checkpoint has it, scales by group or block."""
     spec = LinearSpec(k, n, "bfloat16", weight=weight, activation=activation)
-    module = groups if activation is None else blocks
+    module = MODULES[activation.format if activation else ""]
     height, width = weight.block_shape or (1, weight.group_size or k)
 
     def call(facts: DeviceFacts) -> bool:
         if not module.supports(spec, facts).accepted:
             return False
-        kind = "int8" if activation is None else "float8_e4m3fn"
+        kind = "float8_e4m3fn" if module is blocks else "int8"
         scales = -(-n // height), k // width
         tensors = {
             "weight": [tensor(facts, n, k, dtype=kind)],
@@ -454,6 +457,11 @@ CASES: tuple[Case, ...] = (
     ),
     *(
         Case(f"linear fp8 blocks {rows}", multiply_stored(rows, 4096, 4096, *BLOCKS), rows == 1)
+        for rows in (1, 32, 64, 512)
+    ),
+    *(
+        Case(f"linear {name} {rows}", multiply_stored(rows, 4096, 4096, *pair))
+        for name, pair in fp4.FORMS.items()
         for rows in (1, 32, 64, 512)
     ),
     Case("linear one row", multiply(1, 4096, 4096), True),

@@ -31,6 +31,10 @@ def _eight_bits(spec: Any) -> bool:
     return weight is not None and weight.format == "fp8_e4m3"
 
 
+def _four_bits(spec: Any) -> bool:
+    return spec.activation is not None and bool(spec.activation.format == "fp4_e2m1")
+
+
 #: The table at the top: a column's name, its slot, and which specifications of the grid count.
 COLUMNS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("attention", "attention", lambda spec: True),
@@ -39,6 +43,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("states", "state_space", lambda spec: True),
     ("experts", "moe", lambda spec: True),
     ("FP8 products", "linear", _eight_bits),
+    ("FP4 products", "linear", _four_bits),
     ("FP8 experts", "moe", _eight_bits),
     ("FP8 cache", "attention", lambda spec: bool(spec.kv_dtype == FP8_CACHE)),
     ("LoRA", "lora", lambda spec: True),
@@ -57,8 +62,9 @@ def page(plugins: PluginManager, head: str) -> str:
         "`hotshoe conformance` proves it, and its `--matrix` says what a machine can prove.",
         "",
         "Quantized operands are weights quantized while they load, with activations quantized by",
-        "token: int8 and OCP fp8. Forms of published checkpoints have no rows here; `explain` says",
-        "what serves them, and [Quantize](../how-to/quantize.md) which platforms have kernels.",
+        "token: int8 and OCP fp8. Of forms of published checkpoints, NVFP4 and MXFP4 have rows,",
+        "with x in 4-bit floats; `explain` says what serves others, and",
+        "[Quantize](../how-to/quantize.md) which platforms have kernels.",
     ]
     found = {}
     for name, target in sorted(plugins.mapping(HOOK).items()):

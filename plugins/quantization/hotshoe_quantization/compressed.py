@@ -7,7 +7,7 @@ Source: https://github.com/vllm-project/compressed-tensors, its README and the d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.errors import CheckpointError
@@ -137,7 +137,7 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
     if kind in COMPRESSED:
         weights.one_of((COMPRESSED[kind].size,), "group_size")
         weights.one_of((4,), "num_bits")
-        return targets, COMPRESSED[kind]
+        return targets, replace(COMPRESSED[kind], rounds=_rounds(group, COMPRESSED[kind].size))
     if kind == MX8:
         weights.one_of((32,), "group_size")
         weights.one_of((8,), "num_bits")
@@ -169,6 +169,14 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
         symmetric=weight.symmetric, permuted=permuted,
     )  # fmt: skip
     return targets, Packed(kept, permuted)
+
+
+def _rounds(group: Values, size: int) -> bool:
+    """Tell whether x has the form of such weights; in other forms it stays as it is."""
+    found = group.get("input_activations")
+    inputs = Values({} if found is None else found, f"{group.where}.inputs")
+    form = tuple(inputs.get(name) for name in ("num_bits", "type", "group_size"))
+    return form == (4, "float", size) and inputs.get("dynamic", default=False) is not False
 
 
 def _check_left_plain(values: Values) -> None:

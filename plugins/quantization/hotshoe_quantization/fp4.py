@@ -1,22 +1,23 @@
 """Matrices of 4-bit floats, NVFP4 and MXFP4: two in a byte, scales by group.
 
 Each value is half an integer, so kernels get integers of eight bits and half the scale: the same
-numbers, in twice the memory. Activations stay as they are, which is nearer to the exact product
-than their quantized form. Sources: OCP Microscaling Formats 1.0; the documentation of ModelOpt and
-of compressed-tensors.
+numbers, in twice the memory, and activations stay as they are. Where the checkpoint wants them in
+4-bit floats too, kernels for both may take the matrix instead. Sources: OCP Microscaling Formats
+1.0; the documentation of ModelOpt and of compressed-tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.stored import Axis, Pieces, Shape, check_group, finite
+from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, check_group, finite
 from hotshoe_quantization.unpack import from_fp4, unpack
 
 BYTES = frozenset({torch.uint8})
@@ -34,20 +35,34 @@ class Fp4:
         packed: The name of the values.
         size: Of a group.
         whole: The name of the one scale beside those of groups; "" where these are exponents.
-        divides: Numbers are divided by that one scale.
+        divides: Numbers are divided by that one scale, and x by its own.
+        x_whole: The name of the one scale of x beside those of its groups, likewise.
+        rounds: The checkpoint wants x in 4-bit floats as well.
     """
 
     packed: str
     size: int
     whole: str = ""
     divides: bool = False
+    x_whole: str = ""
+    rounds: bool = False
+
+    def as_held(self, layer: str, names: Container[str]) -> Fp4:
+        """Return the scheme of a checkpoint: some have no scale of x, whatever they say."""
+        lacks = self.x_whole and f"{layer}.{self.x_whole}" not in names
+        return replace(self, rounds=False) if lacks else self
 
     def storage(self, layer: str, shape: Shape) -> Storage:
         """Return integers of eight bits by group; with exponents, 4-bit floats."""
         check_group(layer, shape[1], self.size)
-        if not self.whole:
-            return Storage(QuantSpec("fp4_e2m1", "group", self.size))
-        return Storage(QuantSpec("int8", "group", self.size))
+        floats = QuantSpec("fp4_e2m1", "group", self.size)
+        native = Storage(floats, replace(floats, dynamic=True)) if self._rounds(layer) else None
+        return Storage(
+            QuantSpec("int8", "group", self.size) if self.whole else floats, None, native
+        )
+
+    def _rounds(self, layer: str) -> bool:
+        return self.rounds and EXPERTS not in layer
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return values and scales."""
@@ -58,6 +73,8 @@ class Fp4:
         }
         if self.whole:
             specs[self.whole] = Axis(None, None).spec(layer, shape, share, FLOATS)
+        if self.x_whole and self._rounds(layer):
+            specs[self.x_whole] = Axis(None, None).spec(layer, shape, share, FLOATS)
         return specs
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
@@ -70,10 +87,22 @@ class Fp4:
             factors = [1 / factor if self.divides else factor for factor in wide]
             pairs = zip(tensors["weight_scale"], factors, strict=True)
             scales = [scale.float() * (factor / 2) for scale, factor in pairs]
+            if self.x_whole in tensors:
+                made["weight_global_scale"] = factors
+                made["input_scale"] = self._of_x(layer, tensors[self.x_whole])
         else:
             scales = [power(scale) / 2 for scale in tensors["weight_scale"]]
         made["weight_scale"] = finite(layer, "weight_scale", scales)
         return made
+
+    def _of_x(self, layer: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        wide = finite(layer, self.x_whole, tensors)
+        if not all(bool((scale > 0).all()) for scale in wide):
+            raise CheckpointError(
+                f"{layer}.{self.x_whole}, or that of a matrix stacked with it, is not positive, so "
+                "x cannot be quantized by it; fetch or export the checkpoint again"
+            )
+        return [1 / scale if self.divides else scale for scale in wide]
 
 
 def power(exponents: Tensor) -> Tensor:
@@ -84,9 +113,11 @@ def power(exponents: Tensor) -> Tensor:
     return powers.where(exponents != NO_NUMBER, torch.nan)
 
 
-NVFP4 = Fp4("weight", 16, "weight_scale_2")
+NVFP4 = Fp4("weight", 16, "weight_scale_2", x_whole="input_scale", rounds=True)
 MXFP4 = Fp4("weight", 32)
 COMPRESSED = {
-    "nvfp4-pack-quantized": Fp4("weight_packed", 16, "weight_global_scale", divides=True),
+    "nvfp4-pack-quantized": Fp4(
+        "weight_packed", 16, "weight_global_scale", True, "input_global_scale"
+    ),
     "mxfp4-pack-quantized": Fp4("weight_packed", 32),
 }

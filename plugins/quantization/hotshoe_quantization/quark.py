@@ -8,19 +8,20 @@ Microscaling Formats 1.0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from hotshoe.errors import CheckpointError
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
-from hotshoe_quantization.fp4 import MXFP4
+from hotshoe_quantization.fp4 import MXFP4, Fp4
 from hotshoe_quantization.stored import Scheme, StoredFormat
 from hotshoe_quantization.values import Values, matches_pattern, matches_regex
 
 NUMBERS = {"fp8_e4m3": "fp8_e4m3", "int8": "int8", "fp4": "fp4"}
 SCALES = {"per_tensor": "tensor", "per_channel": "channel"}
-#: Of x that MXFP4 multiplies; it stays as it is, which is nearer to the exact product.
+#: Of x that MXFP4 multiplies; but in the same form it stays as it is.
 MX_INPUTS = ("fp4", "fp6_e2m3", "fp6_e3m2", "fp8_e4m3", "mx")
 #: What x has a scale for where scales are computed; rows are always computed apart.
 DYNAMIC = ("per_tensor", "per_channel", "per_token")
@@ -107,7 +108,7 @@ def _has_scale(layer: Values) -> bool:
 
 def _stays(default: Scheme | None, schemes: Mapping[str, Scheme | None]) -> bool:
     """Tell whether some layers leave x as it is, whatever scale the checkpoint has for it."""
-    return MXFP4 in (default, *schemes.values())
+    return any(isinstance(scheme, Fp4) for scheme in (default, *schemes.values()))
 
 
 def _scheme(layer: Values, cached: bool) -> Scheme | None:
@@ -150,9 +151,12 @@ def _mxfp4(weight: Values, activation: Values | None) -> Scheme:
     weight.one_of((32,), "group_size")
     weight.one_of(("e8m0",), "scale_format")
     weight.one_of((-1, 1), "ch_axis", default=-1)
-    if activation is not None:
-        activation.one_of(MX_INPUTS, "dtype")
-    return MXFP4
+    if activation is None:
+        return MXFP4
+    kind = activation.one_of(MX_INPUTS, "dtype")
+    form = tuple(activation.get(name) for name in ("qscheme", "group_size", "scale_format"))
+    alike = (kind, *form) == ("fp4", "per_group", 32, "e8m0")
+    return replace(MXFP4, rounds=alike and activation.flag("is_dynamic", default=False))
 
 
 def _activation(values: Values, number: str) -> QuantSpec:

@@ -4,9 +4,9 @@ a format that has one scheme for each layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -47,6 +47,15 @@ class Scheme(Protocol):
         ...
 
 
+@runtime_checkable
+class Varying(Protocol):
+    """A scheme that depends on which tensors a checkpoint has."""
+
+    def as_held(self, layer: str, names: Container[str]) -> Scheme:
+        """Return the scheme of a layer, given all names from the layer's number on."""
+        ...
+
+
 class StoredFormat(WeightFormat):
     """A quantized checkpoint. See `hotshoe.layers.WeightFormat`.
 
@@ -70,12 +79,14 @@ class StoredFormat(WeightFormat):
         self.unused = (*OTHER_SCALES, *unused)
         self.renames = (*renames, *(KV_RENAMES if kv_scales else ()))
         self.kv_scales = KV_NAMES if kv_scales else None
+        self.survey = self._survey
+        self._names: frozenset[str] | None = None
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Ask the layer's scheme. An embedding is none, even where logits are made by it."""
         if layer.endswith("embed_tokens"):
             return None
-        scheme = self.scheme(layer)
+        scheme = self._found(layer)
         return None if scheme is None else scheme.storage(layer, shape)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
@@ -86,10 +97,25 @@ class StoredFormat(WeightFormat):
         """Ask the layer's scheme."""
         return self._of(layer).canonical(layer, tensors)
 
-    def _of(self, layer: str) -> Scheme:
+    def _survey(self, names: Iterable[str]) -> None:
+        """Keep the names of scales of x, but for experts, which are many and need none."""
+        self._names = frozenset(_numbered(n) for n in names if ".input" in n and EXPERTS not in n)
+
+    def _found(self, layer: str) -> Scheme | None:
         scheme = self.scheme(layer)
+        if self._names is None or not isinstance(scheme, Varying):
+            return scheme
+        return scheme.as_held(_numbered(layer), self._names)
+
+    def _of(self, layer: str) -> Scheme:
+        scheme = self._found(layer)
         assert scheme is not None, "asked only where there is a storage"
         return scheme
+
+
+def _numbered(name: str) -> str:
+    """Return a name from the layer's number on: what is before it may be renamed."""
+    return name[max(name.find("layers."), 0) :]
 
 
 class WithoutZeros:

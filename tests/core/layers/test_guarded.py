@@ -68,6 +68,10 @@ def test_what_is_well_goes_through() -> None:
     [
         ({"storage": "int8"}, "storage() returned str, not a Storage or None"),
         ({"storage": Storage("int8")}, "storage() has 'int8' as weight, not a QuantSpec"),
+        (
+            {"storage": Storage(STORED.weight, None, Storage("int4"))},
+            "storage() has 'int4' as weight, not a QuantSpec",
+        ),
         ({"tensors": "nothing"}, "tensors() returned None, not TensorSpecs by name"),
         ({"tensors": {"weight": 3}}, "tensors() has 3 under 'weight', not a TensorSpec"),
         ({"canonical": {"scale": [SCALE]}}, "canonical() of layer returned no parts of a weight"),

@@ -13,6 +13,7 @@ from hotshoe.slots.sizes import linear_bytes
         (QuantSpec("int8", "channel"), 64 * 32 + 32 * 4),
         (QuantSpec("fp8_e4m3", "tensor"), 64 * 32 + 4),
         (QuantSpec("int4", "group", group_size=16), 64 * 32 // 2 + 64 * 32 // 16 * 4),
+        (QuantSpec("fp4_e2m1", "group", group_size=16), 64 * 32 // 2 + 64 * 32 // 16),
         (QuantSpec("fp8_e4m3", "block", block_shape=(16, 16)), 64 * 32 + 8 * 4),
     ],
 )

@@ -50,6 +50,8 @@ def test_each_takes_its_own_and_none_what_its_kernel_cannot_take() -> None:
     assert wide_weights.holds_plain(verdict) and not wide_weights.holds_plain(accept(1, "native"))
     assert rounding(rounded, HERE).accepted and not alone(rounded, HERE).accepted
     assert not rounding(SPEC, HERE).accepted
+    four_bits = QuantSpec("fp4_e2m1", "group", 16, dynamic=True)
+    assert "4-bit floats" in rounding(replace(SPEC, activation=four_bits), HERE).reason
     for weight in (None, QuantSpec("mxfp4", "group", 32), replace(GROUPS, packing="words")):
         assert not alone(replace(SPEC, weight=weight), HERE).accepted
     never = wide_weights.supports(lambda spec, facts: refuse("not today"))

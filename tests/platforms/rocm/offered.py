@@ -78,6 +78,10 @@ BLOCKS = (
     QuantSpec("fp8_e4m3", "block", block_shape=(128, 128), online=True),
     QuantSpec("fp8_e4m3", "group", 128, dynamic=True),
 )
+FLOATS = (
+    QuantSpec("fp4_e2m1", "group", 32),
+    QuantSpec("fp4_e2m1", "group", 32, dynamic=True),
+)
 #: Matrix instructions of 8-bit floats; gfx950 has one for every format of at most 8 bits.
 FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 #: What layers of Qwen3-8B, Qwen3-30B-A3B and, for latents, DeepSeek-V3 ask for, by slot.
@@ -104,6 +108,7 @@ SPECS: dict[str, list[Any]] = {
         *(LinearSpec(4096, 6144, BF16, **quantized) for quantized in EIGHT.values()),
         LinearSpec(4096, 6144, BF16, weight=QuantSpec("int4", "channel", online=True)),
         LinearSpec(4096, 6144, BF16, weight=BLOCKS[0], activation=BLOCKS[1]),
+        LinearSpec(4096, 6144, BF16, weight=FLOATS[0], activation=FLOATS[1]),
     ],
     "moe": [MoeSpec(LinearSpec(2048, 1536, BF16), LinearSpec(768, 2048, BF16), 128, 8, "silu")],
 }
@@ -168,7 +173,9 @@ def rotate(op: Any, spec: RotaryAndCacheSpec) -> None:
 
 
 def multiply(op: Any, spec: LinearSpec) -> None:
-    op.load({"weight": [tensor(spec.out_features, spec.in_features)]})
+    scale = tensor(spec.out_features, spec.in_features // 32)
+    stored = {"weight_scale": [scale]} if spec.weight == FLOATS[0] else {}
+    op.load({"weight": [tensor(spec.out_features, spec.in_features)], **stored})
     for rows in (1, 8, 64):
         op(tensor(rows, spec.in_features))
 

@@ -22,8 +22,10 @@ WITHOUT_KERNELS = {"graph", "transfer", "communicator"}
 NO_FP8 = {"gfx90a", "gfx1100", "gfx1151"}
 #: Those whose 8-bit floats are the ones that checkpoints hold.
 OCP = {"gfx950", "gfx1200", "gfx1201"}
+#: Those that multiply 4-bit floats.
+FP4 = {"gfx950"}
 #: Candidates of slot `linear` for one form each, and where `offered` has it.
-FORMS = {"groups": 4, "blocks": 5}
+FORMS = {"groups": 4, "blocks": 5, "fp4": 6}
 #: Those that hold any form as plain numbers, with x as it is or rounded, and where it is so.
 WIDE = {"widened": {4}, "rounding": {2, 3, 5}}
 
@@ -57,7 +59,9 @@ def test_what_is_offered_compiles(arch: str) -> None:
     assert all(row["kernels"] for row in compiled)
     assert max(row["shared"] for row in compiled) <= lds_bytes(part)
     assert {(row["name"], row["spec"]) for row in forms if "refused" not in row} == {
-        (name, spec) for name, spec in FORMS.items() if name == "groups" or arch in OCP
+        (name, spec)
+        for name, spec in FORMS.items()
+        if arch in {"groups": PARTS, "blocks": OCP, "fp4": FP4}[name]
     }
     refused = {
         (row["name"], row["refused"]) for row in found if "refused" in row and row not in forms
@@ -75,7 +79,8 @@ def test_what_is_offered_compiles(arch: str) -> None:
         assert {row["fp8"] for row in eight_bits} == {True}, "multiplied as 8-bit floats"
     assert refused == expected
     as_floats = [row for row in compiled if row["fp8"] and row not in eight_bits]
-    assert {row["name"] for row in as_floats} == ({"blocks"} if arch in OCP else set())
+    wanted = {name for name, archs in (("blocks", OCP), ("fp4", FP4)) if arch in archs}
+    assert {row["name"] for row in as_floats} == wanted
 
 
 #: Slots that have no kernels yet.

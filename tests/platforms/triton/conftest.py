@@ -27,6 +27,8 @@ TORCH_TYPES = {
     tl.float8e5: torch.float8_e5m2,
     tl.float8e4b8: torch.float8_e4m3fnuz,
 }
+#: The numbers of four bits, by their bits.
+FLOATS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
@@ -39,7 +41,7 @@ def convert(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: obje
 
 def repair_interpreter() -> None:
     """Mend gaps of Triton 3.6's interpreter: loop bounds with NumPy 2.4, roundings, bfloat16 and
-    8-bit products, integers as bfloat16."""
+    8-bit products, block-scaled products, integers as bfloat16."""
     patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
 
     def patch(tensor: type, scope: object) -> None:
@@ -56,6 +58,26 @@ def repair_interpreter() -> None:
     def create_dot(self: object, a: object, b: object, *rest: object) -> object:
         return dot(self, widen(a), widen(b), *rest)
 
+    def scaled(
+        operand: interpreter.TensorHandle, scale: interpreter.TensorHandle, axis: int
+    ) -> np.ndarray:
+        """Return 4-bit floats times the scales of their groups, in float64."""
+        codes = np.stack((operand.data & 15, operand.data >> 4), axis + 1)
+        shape = [n * (1 + (at == axis)) for at, n in enumerate(operand.data.shape)]
+        if scale.dtype.scalar == tl.uint8:
+            factors = np.where(scale.data == 255, np.nan, np.exp2(scale.data.astype(float) - 127))
+        else:
+            factors = widen(scale).data.astype(float)
+        factors = factors if axis else factors.T
+        return FLOATS[codes.reshape(shape)] * factors.repeat(
+            shape[axis] // factors.shape[axis], axis
+        )
+
+    def create_dot_scaled(self: object, *operands: interpreter.TensorHandle) -> object:
+        a, a_scale, _, b, b_scale, *_, into = operands
+        product = scaled(a, a_scale, 1) @ scaled(b, b_scale, 0)
+        return interpreter.TensorHandle((into.data + product).astype(np.float32), tl.float32)
+
     def create_si_to_fp(self: object, source: interpreter.TensorHandle, kind: object) -> object:
         if kind.scalar != tl.bfloat16:
             return self.cast_impl(source, kind)
@@ -66,6 +88,7 @@ def repair_interpreter() -> None:
     interpreter._patch_lang_tensor = patch
     interpreter._convert_float = convert
     interpreter.InterpreterBuilder.create_dot = create_dot
+    interpreter.InterpreterBuilder.create_dot_scaled = create_dot_scaled
 
 
 if not ON_DEVICE:

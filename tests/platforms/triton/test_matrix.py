@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from triton.backends import backends
 
-from hotshoe_triton import matrix
+from hotshoe_triton import fp4, matrix
 from hotshoe_triton.cases import CASES, LATENT, Case
 from hotshoe_triton.delta_cases import DELTA
 from hotshoe_triton.device import ARCHS, FNUZ, OCP
@@ -120,11 +120,17 @@ def check(rows: list[dict[str, object]], arch: str, names: set[str]) -> None:
     assert {row["arch"] for row in rows} == {arch}
     missing = names - {row["case"] for row in rows}
     lacking = {OCP: "no such format", FNUZ: "fp8 blocks", "": "fp8"}[ARCHS[arch].fp8]
+    floats = {
+        name
+        for form, (weight, _) in fp4.FORMS.items()
+        for name in names
+        if name.startswith(f"linear {form}") and weight.group_size not in fp4.SCALED.get(arch, ())
+    }
     no_cache = {"cuda": "e4m3 cache", "hip": "no such cache"}[ARCHS[arch].backend]
     no_cache = no_cache if not ARCHS[arch].fp8 else "no such cache"
     if ARCHS[arch].family == "rdna":
         no_cache = "int8 cache"
-    assert missing == {name for name in names if lacking in name or no_cache in name}
+    assert missing == floats | {n for n in names if lacking in n or no_cache in n}
     assert all(row["shared_bytes"] <= ARCHS[arch].shared_bytes for row in rows)
     assert all(row["registers"] for row in rows)
     spilled = {(row["arch"], row["case"]) for row in rows if row["spilled_bytes"] > MAX_SPILLED}

@@ -74,7 +74,7 @@ def test_at_a_glance(offer) -> None:
     facts = [DeviceFacts("mine", "dev", name, "v", 1, 1) for name in "abc"]
     targets = [Target(one.name, one) for one in facts]
     judges = {target.name: _Judge(target, by_slot, None) for target in targets}
-    nothing = "| – " * 6
+    nothing = "| – " * 7
     assert _glance({"mine": judges})[-2:] == [
         f"| mine | a, b | eight, low {nothing}| eight, low | – |",
         f"| mine | c | eight {nothing}| eight | added |",

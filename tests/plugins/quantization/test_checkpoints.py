@@ -130,6 +130,10 @@ EXACT = {
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
         {"": fp4(16, "modelopt")},
     ),
+    "modelopt-nvfp4-x": Written(  # whose x no kernel of this platform multiplies in four bits
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+        {"": fp4(16, "modelopt", 0.002)},
+    ),
     "modelopt-mxfp8": Written(
         {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]}, {"": mxfp8}
     ),

@@ -161,10 +161,10 @@ def packed(bits: int, size: int, symmetric: bool, act_order: bool = False) -> Qu
     return quantize
 
 
-def fp4(size: int, kind: str) -> Quantizer:
+def fp4(size: int, kind: str, x_scale: float | None = None) -> Quantizer:
     """4-bit floats, as "modelopt" or "quark", or as "nvfp4" or "mxfp4" of compressed-tensors.
 
-    "mx" is "mxfp4" whose exponents have their own type.
+    "mx" is "mxfp4" whose exponents have their own type. `x_scale` is that of all x.
     """
     grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
@@ -184,6 +184,10 @@ def fp4(size: int, kind: str) -> Quantizer:
             other = {"modelopt": ("weight_scale_2", whole)}
             name, factor = other.get(kind, ("weight_global_scale", 1 / whole))
             parts = {"weight_scale": stored, name: torch.tensor([factor])}
+            if x_scale is not None and kind == "modelopt":
+                parts["input_scale"] = torch.tensor(x_scale)
+            elif x_scale is not None:
+                parts["input_global_scale"] = torch.tensor([1 / x_scale])
         wide = scale.repeat_interleave(size, 1)
         codes = ((weight / wide).abs()[..., None] - grid).abs().argmin(-1)
         dense = grid[codes] * weight.sign() * wide

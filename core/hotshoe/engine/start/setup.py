@@ -5,6 +5,7 @@ is taken. Every incompatibility between configuration, platform and model is fou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -14,7 +15,7 @@ from hotshoe.engine.start.executors import check_executor, make_worker, ranks_he
 from hotshoe.engine.start.heads import find_head, with_head
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
 from hotshoe.engine.start.processors import FoundProcessor, find_processors, make_processors
-from hotshoe.errors import ConfigError, PluginError
+from hotshoe.errors import CheckpointError, ConfigError, PluginError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
@@ -141,7 +142,9 @@ class EngineSetup:
                     f"quantization {asked}: {self.config.model} is quantized already, as {name}; "
                     "leave the option out, or use the unquantized checkpoint"
                 )
-            return self._made_format("hotshoe_weight_formats", "weight format", name, config)
+            made = self._made_format("hotshoe_weight_formats", "weight format", name, config)
+            self._tell_names(made)
+            return made
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
         if self.config.quantization_cache_dir is not None:
@@ -152,6 +155,16 @@ class EngineSetup:
         file = self.model_config.file
         random = self.config.load_format == "dummy"  # random bytes are no blocks
         return PLAIN if file is None or random else file.format()
+
+    def _tell_names(self, format: WeightFormat) -> None:
+        """Tell a format that asks which tensors the checkpoint has; what is wrong with its files,
+        their loading says, and `explain` needs none."""
+        if format.survey is None or self.config.load_format == "dummy":
+            return
+        from hotshoe.loader.sources import source_of
+
+        with suppress(CheckpointError):
+            format.survey(source_of(self.model_config.path).names())
 
     def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
         """Let the plugin make a format."""

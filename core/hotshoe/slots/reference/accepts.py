@@ -41,7 +41,9 @@ SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrtsoftplus")
 GROUP_SCORES = ("max", "top2")
 #: Formats that weights are held in, an element of storage each.
 WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3", "fp4_e2m1")
-#: Formats that activations are quantized to.
+#: Activations in 4-bit floats: those of NVFP4 and of MXFP4.
+FLOAT_ROWS = tuple(QuantSpec("fp4_e2m1", "group", size, dynamic=True) for size in (16, 32))
+#: Formats that activations are quantized to besides.
 ROW_FORMATS = ("int8", "fp8_e4m3")
 CHECKPOINTS = ("none", "align", "all")
 #: Where a state-space block norms its result.
@@ -223,6 +225,10 @@ def _gated_delta(spec: GatedDeltaSpec) -> Iterator[str]:
 
 def _activation(quant: QuantSpec) -> Iterator[str]:
     """Judge quantized activations: scales are computed as they come, or one comes with W."""
+    if quant.format == "fp4_e2m1" and not quant.packing:
+        if quant not in FLOAT_ROWS:
+            yield "quantizes activations to 4-bit floats by groups of 16 or 32, as they come"
+        return
     if quant.format not in ROW_FORMATS or quant.packing:
         yield f"quantizes activations to {', '.join(ROW_FORMATS)}, not to {_name(quant)}"
     by_group = quant.granularity == "group" and quant.dynamic and quant.group_size

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import renewed
+from hotshoe.slots.reference import fp4
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.specs import LinearSpec, QuantSpec
 
@@ -64,7 +65,7 @@ class Linear:
         weight, activation = self._spec.weight, self._spec.activation
         if weight is not None and weight.permuted:
             self._order = renewed(self._order, tensors["weight_order"][0].to(self._device).long())
-        if activation is not None and not activation.dynamic:
+        if activation is not None and "input_scale" in tensors:
             scale = common_scale(tensors["input_scale"]).to(self._device)
             self._input_scale = renewed(self._input_scale, scale)
 
@@ -172,11 +173,14 @@ def rounded(x: Tensor, quant: QuantSpec, scale: Tensor | None = None) -> Tensor:
     Args:
         x: [rows, columns].
         quant: How; symmetric.
-        scale: [], where it is not dynamic.
+        scale: [], where the checkpoint has one.
 
     Returns:
         [rows, columns] float32.
     """
+    if quant.format == "fp4_e2m1":
+        assert quant.group_size is not None
+        return fp4.rounded(x, quant.group_size, scale)
     dtype, largest = FORMATS[quant.format]
     if quant.dynamic:
         columns = x.shape[1]

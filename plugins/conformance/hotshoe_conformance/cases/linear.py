@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from hotshoe_conformance.cases.base import (
     normal,
     reference,
 )
-from hotshoe_conformance.cases.quant import OPERANDS, rounding, spoil
+from hotshoe_conformance.cases.quant import FLOATS, OPERANDS, rounding, spoil, stored_floats
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -52,6 +52,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     *OPERANDS,
     *({**operands, "bias": True} for operands in OPERANDS),
     *({**operands, "in_features": 200, "out_features": 72} for operands in OPERANDS),
+    *FLOATS,
+    *({**floats, "in_features": 544, "bias": True} for floats in FLOATS),
 )
 SHAPES = (
     Rows(0),
@@ -73,9 +75,11 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         base = replace(BASE, dtype=dtype)
         setups += [Setup(replace(base, **v), Rows(5), True) for v in ({}, *VARIATIONS)]
         setups += [Setup(base, shape, shape.count < 100) for shape in SHAPES]
-        for operands in OPERANDS:
+        for operands in (*OPERANDS, *FLOATS):
             quantized = replace(base, **operands)
-            setups += [Setup(quantized, s) for s in (Rows(1), Rows(33, parts=2))]
+            setups += [
+                Setup(quantized, s, operands in FLOATS) for s in (Rows(1), Rows(33, parts=2))
+            ]
             setups += [Setup(quantized, Rows(count, nan=True), True) for count in (3, 70)]
         setups.append(Setup(base, Rows(3, nan=True), True))
     # The stride itself fits 32 bits, so that a product with it is not widened for its sake.
@@ -88,6 +92,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     spec = LinearSpec(size(), size(), rng.choice(DTYPES), bias=rng.random() < 0.3)
     if rng.random() < 0.3:
         spec = replace(spec, **rng.choice(OPERANDS))
+    if rng.random() < 0.1:
+        spec = replace(spec, in_features=32 * rng.randrange(1, 24), **rng.choice(FLOATS))
     if rng.random() < 0.2:
         spec = replace(spec, out_dtype="float32")
     parts = rng.randrange(1, 1 + min(3, spec.out_features))
@@ -96,13 +102,15 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 @dataclass(slots=True)
 class LinearProblem:
-    """x, the weight's parts and the bias's."""
+    """x, the weight's parts and the bias's; `stored` has what a checkpoint holds for them, if it
+    does not hold plain numbers."""
 
     spec: LinearSpec
     x: Tensor
     weight: list[Tensor]
     bias: list[Tensor]
     gap: int
+    stored: Mapping[str, list[Tensor]] = field(default_factory=dict)
 
     def _x(self, place: Place) -> Tensor:
         if self.gap < FAR // 2:
@@ -113,7 +121,8 @@ class LinearProblem:
         return x.copy_(place(self.x))
 
     def _load(self, op: Any, place: Place) -> None:
-        op.load({"weight": self.weight, **({"bias": self.bias} if self.spec.bias else {})})
+        held = self.stored or {"weight": self.weight}
+        op.load({**held, **({"bias": self.bias} if self.spec.bias else {})})
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         self._load(op, place)
@@ -125,11 +134,11 @@ class LinearProblem:
         op = reference(SLOT, spec)
         weight = torch.cat(self.weight).float()
         bias = torch.cat(self.bias).float() if spec.bias else torch.zeros(spec.out_features)
-        op.load({"weight": [weight], "bias": [bias]})
+        op.load({**(self.stored or {"weight": [weight]}), "bias": [bias]})
         x = self.x.float()
         magnitude = x.abs() @ weight.abs().T + bias.abs()
         slack: Tensor | float = 0.0
-        if spec.weight is not None and len(x):
+        if spec.weight is not None and len(x) and not self.stored:
             # A value halfway between two steps may be rounded either way.
             assert spec.activation is not None
             step = 2 * rounding(x, spec.activation).amax(1, keepdim=True)
@@ -141,7 +150,7 @@ class LinearProblem:
     def memory_bytes(self) -> tuple[int, int]:
         """Return the least and the most that the prepared weight may hold."""
         size = 1 if self.spec.weight else self.x.itemsize
-        least = size * self.spec.in_features * self.spec.out_features
+        least = size * self.spec.in_features * self.spec.out_features // (1 + bool(self.stored))
         # Tiles are padded, or numbers are as wide as x; a bias and scales come along.
         rows, columns = (
             -(-n // 256) * 256 for n in (self.spec.out_features, self.spec.in_features)
@@ -169,14 +178,21 @@ def _problem(setup: Setup, source: torch.Generator) -> LinearProblem:
     x = normal((rows.count, spec.in_features), spec.dtype, source)
     if rows.nan:
         spoil(x)
-    weight = normal((spec.out_features, spec.in_features), spec.dtype, source)
+    stored: Mapping[str, list[Tensor]] = {}
+    if spec.weight in [floats["weight"] for floats in FLOATS]:
+        sizes = [len(part) for part in torch.empty(spec.out_features).tensor_split(rows.parts)]
+        stored, parts = stored_floats(sizes, spec.in_features, spec.weight.group_size, source)
+    else:
+        weight = normal((spec.out_features, spec.in_features), spec.dtype, source)
+        parts = list(weight.tensor_split(rows.parts))
     bias = normal((spec.out_features,), spec.dtype, source)
     return LinearProblem(
         spec,
         x,
-        list(weight.tensor_split(rows.parts)),
+        parts,
         list(bias.tensor_split(rows.parts)),
         rows.gap,
+        stored,
     )
 
 

@@ -6,13 +6,15 @@ rounding to eight bits is allowed for, and no more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hotshoe.slots import QuantSpec
-from hotshoe.slots.reference.accepts import ROW_FORMATS
+from hotshoe.slots.reference.accepts import FLOAT_ROWS, ROW_FORMATS
 from hotshoe.slots.reference.linear import FORMATS
 
 ACTIVATIONS = tuple(QuantSpec(name, "token", dynamic=True) for name in ROW_FORMATS)
@@ -20,6 +22,11 @@ ACTIVATIONS = tuple(QuantSpec(name, "token", dynamic=True) for name in ROW_FORMA
 OPERANDS = tuple(
     {"weight": QuantSpec(a.format, "channel", online=True), "activation": a} for a in ACTIVATIONS
 )
+#: 4-bit floats on both sides, as checkpoints of NVFP4 and of MXFP4 have them.
+FLOATS = tuple({"weight": replace(x, dynamic=False), "activation": x} for x in FLOAT_ROWS)
+#: The numbers of four bits, doubled, and NVFP4's scales of whole operands. By these, no number of
+#: 16 bits lies in the middle of two of four bits.
+DOUBLED, W_SCALE, X_SCALE = (0, 1, 2, 3, 4, 6, 8, 12), 0.0031, 0.00167
 #: Half a step, and a little for the scale.
 HALF = 0.55
 
@@ -41,6 +48,38 @@ def plain(y: Any, quant: QuantSpec | None) -> Tensor:
 def spoil(x: Tensor) -> None:
     """Put NaN into the row in the middle, in its last third."""
     x[len(x) // 2, 2 * x.shape[1] // 3] = float("nan")
+
+
+def stored_floats(
+    parts: Sequence[int], columns: int, size: int, source: torch.Generator
+) -> tuple[dict[str, list[Tensor]], list[Tensor]]:
+    """Draw 4-bit floats with scales for groups, as `LinearOp.load` takes them.
+
+    Args:
+        parts: Rows of each part.
+        columns: Of all.
+        size: Columns of a group: 16 of NVFP4, or 32 of MXFP4.
+        source: Of randomness.
+
+    Returns:
+        The tensors, and the numbers that they mean.
+    """
+    found: dict[str, list[Tensor]] = {"weight": [], "weight_scale": []}
+    for at, rows in enumerate(parts):
+        codes = torch.randint(-7, 8, (rows, columns), generator=source)
+        values = torch.tensor(DOUBLED)[codes.abs()] * codes.sign()
+        share = torch.rand((rows, columns // size), generator=source)
+        if size == 16:
+            whole = torch.tensor([W_SCALE * (1 + at)])
+            scale = (448 * share).to(torch.float8_e4m3fn).float() * whole / 2
+            found.setdefault("weight_global_scale", []).append(whole)
+            found.setdefault("input_scale", []).append(torch.tensor([X_SCALE / (1 + at)]))
+        else:
+            scale = torch.exp2(torch.floor(8 * share) - 6)
+        found["weight"].append(values.to(torch.int8))
+        found["weight_scale"].append(scale)
+    pairs = zip(found["weight"], found["weight_scale"], strict=True)
+    return found, [values * scale.repeat_interleave(size, 1) for values, scale in pairs]
 
 
 def rounding(values: Tensor, quant: QuantSpec) -> Tensor:

@@ -80,6 +80,10 @@ def reason(spec) -> str:
             replace(LINEAR, weight=replace(W8, format="fp4_e2m1"), activation=None),
             "has fp4_e2m1 from a checkpoint alone",
         ),
+        (
+            replace(LINEAR, activation=QuantSpec("fp4_e2m1", "group", 64, dynamic=True)),
+            "4-bit floats by groups of 16 or 32",
+        ),
         (replace(LINEAR, weight=replace(W8, packing="awq")), "int8 packed as awq"),
         (replace(LINEAR, weight=replace(W8, granularity="token")), "not token"),
         (replace(LINEAR, weight=replace(W8, dynamic=True)), "none from a step"),

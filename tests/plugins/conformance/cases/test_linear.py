@@ -51,6 +51,35 @@ def test_rows_that_are_read_wrongly(finds, call) -> None:
     assert finds("linear", type("Mutant", (Linear,), {"__call__": call}))
 
 
+def of_one_step(tensors):
+    return {**tensors, "input_scale": [scale / 2 for scale in tensors["input_scale"]]}
+
+
+def of_one_part(tensors):
+    wholes = tensors["weight_global_scale"]
+    return {**tensors, "weight_global_scale": [wholes[0]] * len(wholes), "weight_scale": [
+        scale * wholes[0] / whole
+        for scale, whole in zip(tensors["weight_scale"], wholes, strict=True)
+    ]}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [of_one_step, of_one_part])
+def test_scales_of_whole_operands_that_are_others(finds, wrong) -> None:
+    def load(self, tensors):
+        return Linear.load(self, wrong(tensors) if "input_scale" in tensors else tensors)
+
+    assert finds("linear", type("Mutant", (Linear,), {"load": load}))
+
+
+def test_x_that_keeps_its_bits(finds) -> None:
+    def call(self, x):
+        if self._spec.activation is None or self._spec.activation.format != "fp4_e2m1":
+            return Linear.__call__(self, x)
+        return (x.double() @ self._dequantized().T).to(x.dtype)
+
+    assert finds("linear", type("Mutant", (Linear,), {"__call__": call}))
+
+
 def test_rows_with_nan_that_become_numbers(defects) -> None:
     def healthy(self, x):
         return Linear.__call__(self, x if self._spec.weight is None else x.nan_to_num())

@@ -1,0 +1,194 @@
+"""NVFP4 and MXFP4 whose checkpoints want x in 4-bit floats: which layers, and what kernels get."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.plugins.quantization.test_checkpoints import MX, compressed, quark, quark_spec, weights
+from tests.plugins.quantization.writers import fp4
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext, Linear, Matrix
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, Candidate, LinearSpec, QuantSpec, Selector, accept_unless
+from hotshoe.slots.reference.linear import Linear as PlainLinear
+from hotshoe_quantization import compressed as compressed_tensors
+from hotshoe_quantization import fp8
+from hotshoe_quantization import quark as quarks
+from hotshoe_quantization.stored import StoredFormat
+
+FACTS = DeviceFacts("test", "cpu", "a test's device", "any", 1 << 30, 1)
+LAYER = "model.layers.3.mlp.gate_proj"
+LOCAL = {"num_bits": 4, "type": "float", "group_size": 16, "dynamic": "local"}
+NVFP4, MXFP4 = (QuantSpec("fp4_e2m1", "group", size) for size in (16, 32))
+
+
+def modelopt(**more: object) -> StoredFormat:
+    return fp8.read_modelopt({"quant_algo": "NVFP4", "ignore": ["lm_head"], **more})
+
+
+def by_compressed(kind: str, size: int, inputs: dict | None) -> StoredFormat:
+    strategy = "tensor_group" if size == 16 else "group"
+    return compressed_tensors.read(compressed(kind, weights(4, "float", strategy, size), inputs))
+
+
+def by_quark(inputs: dict | None) -> StoredFormat:
+    return quarks.read(quark(quark_spec("fp4", "per_group", **MX), inputs))
+
+
+FORMS = {
+    "modelopt": (modelopt, QuantSpec("int8", "group", 16), NVFP4),
+    "compressed-tensors": (
+        lambda: by_compressed("nvfp4-pack-quantized", 16, LOCAL),
+        QuantSpec("int8", "group", 16),
+        NVFP4,
+    ),
+    "compressed-tensors, weights alone": (
+        lambda: by_compressed("nvfp4-pack-quantized", 16, None),
+        QuantSpec("int8", "group", 16),
+        None,
+    ),
+    "compressed-tensors, x in eight bits": (
+        lambda: by_compressed("nvfp4-pack-quantized", 16, LOCAL | {"num_bits": 8}),
+        QuantSpec("int8", "group", 16),
+        None,
+    ),
+    "compressed-tensors, mxfp4": (
+        lambda: by_compressed(
+            "mxfp4-pack-quantized", 32, LOCAL | {"group_size": 32, "dynamic": True}
+        ),
+        MXFP4,
+        MXFP4,
+    ),
+    "quark": (lambda: by_quark(quark_spec("fp4", "per_group", True, **MX)), MXFP4, MXFP4),
+    "quark, weights alone": (lambda: by_quark(None), MXFP4, None),
+    "quark, scales of x stored": (
+        lambda: by_quark(quark_spec("fp4", "per_group", **MX)),
+        MXFP4,
+        None,
+    ),
+    "quark, x in eight bits": (
+        lambda: by_quark(quark_spec("fp8_e4m3", "per_tensor", True)),
+        MXFP4,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("read", "plain", "native"), FORMS.values(), ids=FORMS)
+def test_the_configuration_says_which_x(read, plain: QuantSpec, native: QuantSpec | None) -> None:
+    stored = read().storage(LAYER, (64, 64))
+    assert (stored.weight, stored.activation) == (plain, None)
+    if native is None:
+        assert stored.native is None
+    else:
+        assert stored.native.weight == native
+        assert stored.native.activation == replace(native, dynamic=True)
+    expert = read().storage("model.layers.3.mlp.experts.7.up_proj", (64, 64))
+    assert expert.native is None
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [(modelopt, "input_scale"), (FORMS["compressed-tensors"][0], "input_global_scale")],
+)
+def test_files_without_a_scale_of_x_have_weights_alone(read, name: str) -> None:
+    found = read()
+    found.survey([f"model.language_model.layers.3.mlp.gate_proj.{name}", "model.norm.weight"])
+    assert found.storage(LAYER, (64, 64)).native is not None
+    assert found.storage(LAYER.replace("3", "4"), (64, 64)).native is None
+
+
+def native(spec: LinearSpec, facts: DeviceFacts):
+    return accept_unless({"not my form": spec.activation is None}, 50, "four bits")
+
+
+def plain(spec: LinearSpec, facts: DeviceFacts):
+    return accept_unless({"not my form": spec.activation is not None}, 10, "as it is")
+
+
+OFFERED = [
+    Candidate("linear", "native", native, PlainLinear),
+    Candidate("linear", "plain", plain, PlainLinear),
+]
+
+
+def context(found: StoredFormat, **options: object) -> BuildContext:
+    selector = Selector(SLOTS, OFFERED, FACTS, **options)
+    return BuildContext(selector, "float32", "float32", 4, 32, found)
+
+
+def layer_of(ctx: BuildContext) -> Linear:
+    parts = [(LAYER, 24), (LAYER.replace("gate", "up"), 40)]
+    return Linear(ctx, Matrix(ctx, parts, 64))
+
+
+def written(kind: str, x_scale: float) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Return the tensors of both matrices, and their numbers."""
+    tensors, dense = {}, []
+    for name, rows, size in (("gate", 24, 0.1), ("up", 40, 3.0)):
+        parts, numbers = fp4(16, kind, x_scale)(torch.randn(rows, 64) * size)
+        layer = LAYER.replace("gate", name)
+        tensors |= {f"{layer}.{part}": tensor for part, tensor in parts.items()}
+        dense.append(numbers)
+    return tensors, torch.cat(dense)
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, "native"),
+        ({"require_native": True}, "native"),
+        ({"forced": {"linear": "plain"}}, "plain"),
+        ({"forced": {"linear": "plain,native"}}, "native"),
+        ({"batch_invariant": True}, "reference"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["modelopt", "nvfp4"])
+def test_layers_take_the_native_form_unless_told_otherwise(
+    kind: str, options: dict, chosen: str
+) -> None:
+    x = torch.randn(5, 64)
+    x_scale = float(x.abs().max()) / (6 * 448)
+    tensors, dense = written(kind, x_scale)
+    found = FORMS["modelopt" if kind == "modelopt" else "compressed-tensors"][0]()
+    found.survey(tensors)
+    ctx = context(found, **options)
+    layer = layer_of(ctx)
+    [decision] = ctx.selector.decisions.values()
+    assert decision.chosen == chosen
+    for name in list(ctx.weights.expected):
+        ctx.weights.feed(name, tensors[name])
+    ctx.weights.check_complete()
+    if chosen == "native":
+        groups = x.unflatten(1, (-1, 16))
+        scale = (groups.abs().amax(2, keepdim=True) / 6 / x_scale).to(torch.float8_e4m3fn)
+        by = scale.float() * x_scale
+        grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        codes = ((groups / by).abs()[..., None] - grid).abs().argmin(-1)
+        x = (grid[codes] * groups.sign() * by).flatten(1)
+    wanted = x @ dense.T
+    assert (layer(x) - wanted).norm() / wanted.norm() < 1e-3
+
+
+def test_matrices_of_which_some_have_no_scale_of_x() -> None:
+    found = modelopt()
+    found.survey([f"{LAYER}.input_scale"])
+    ctx = context(found)
+    layer_of(ctx)
+    [decision] = ctx.selector.decisions.values()
+    assert decision.chosen == "plain"
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
+def test_scales_of_x_are_positive(scale: float) -> None:
+    tensors, _ = written("modelopt", scale)
+    ctx = context(modelopt())
+    layer_of(ctx)
+    *others, last = ctx.weights.expected
+    for name in others:
+        ctx.weights.feed(name, tensors[name])
+    with pytest.raises(CheckpointError, match=r"input_scale, or that of a matrix stacked with it"):
+        ctx.weights.feed(last, tensors[last])
