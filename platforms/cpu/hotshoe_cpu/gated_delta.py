@@ -24,13 +24,14 @@ DECAYS, GATES = ("head", "channel"), ("silu", "sigmoid")
 
 def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
     """Judge types and kinds; sizes are free."""
-    heads, keys = spec.num_heads, spec.num_key_heads
+    heads, keys, floor = spec.num_heads, spec.num_key_heads, spec.decay_floor
     return judge_states(
         spec,
         facts,
         {
             f"decay {spec.decay} is not one of {', '.join(DECAYS)}": spec.decay not in DECAYS,
             f"gate {spec.gate} is not one of {', '.join(GATES)}": spec.gate not in GATES,
+            f"decay_floor {floor} is not below 0": floor is not None and not floor < 0,
             f"{keys} key heads do not divide {heads} heads": keys < 1 or heads % keys != 0,
         },
     )

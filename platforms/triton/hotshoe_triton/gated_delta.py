@@ -47,11 +47,13 @@ SOLVE_THREADS, CHANNEL_THREADS = (64, 128), 256
 def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
     """Judge sizes and types."""
     entries = next_power_of_2(spec.key_dim) * next_power_of_2(spec.value_dim)
+    floor = spec.decay_floor
     return judge(
         facts,
         spec.dtype,
         {
             f"states of {spec.value_dim} x {spec.key_dim} exceed registers": entries > MAX_ENTRIES,
+            f"decay_floor {floor} is not below 0": floor is not None and not floor < 0,
         },
     )
 

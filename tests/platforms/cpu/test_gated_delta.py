@@ -88,6 +88,7 @@ def test_rows_without_a_request_are_left_alone(facts: DeviceFacts, rng: torch.Ge
     [
         ({"decay": "row"}, "decay row is not one of head, channel"),
         ({"gate": "tanh"}, "gate tanh is not one of silu, sigmoid"),
+        ({"decay_floor": 0.0}, "decay_floor 0.0 is not below 0"),
         ({"num_key_heads": 3}, "3 key heads do not divide 4 heads"),
         ({"state_dtype": "float64"}, "state_dtype float64"),
     ],

@@ -86,3 +86,4 @@ def test_refusals() -> None:
     verdict = gated_delta.supports(replace(SPEC, key_dim=256, value_dim=256), facts)
     assert not verdict.accepted and "states of 256 x 256 exceed registers" in verdict.reason
     assert not gated_delta.supports(SPEC, replace(facts, arch="sm_10")).accepted
+    assert not gated_delta.supports(replace(SPEC, decay_floor=0.0), facts).accepted

@@ -256,6 +256,7 @@ DELTA = GatedDeltaSpec(4, 2, 8, 8, 4, "float32", "float32", "float32", 16, 1e-6)
     ("changes", "message"),
     [
         ({}, ""),
+        ({"decay_floor": 0.0}, "needs a decay_floor below 0"),
         ({"decay": "channel", "gate": "sigmoid", "checkpoints": "all"}, ""),
         ({"decay": "token"}, "decay for each head, channel, not for each token"),
         ({"gate": "gelu"}, "knows the gates silu, sigmoid, not gelu"),
