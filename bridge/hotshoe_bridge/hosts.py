@@ -27,6 +27,12 @@ REACH: dict[str, dict[str, str]] = {
         VLLM: "attention backend `CUSTOM`, which its platform class chooses",
         SGLANG: _SEPARATE,
     },
+    "tree_attention": {
+        TRANSFORMERS: f"{NO}its attention interface has no trees",
+        KERNELS: f"{NO}its layers see no cache",
+        VLLM: f"{NO}its trees are of EAGLE, and bring masks of another form",
+        SGLANG: _SEPARATE,
+    },
     "rotary_and_cache": {
         TRANSFORMERS: "writes the blocks that `attention` reads; rotation stays with the model",
         KERNELS: f"{NO}its layers see no cache",

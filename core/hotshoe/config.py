@@ -21,6 +21,7 @@ from hotshoe.types.cache import QUANTIZED
 from hotshoe.types.levels import DEFAULT_LEVEL, LEVELS, levels_text
 from hotshoe.types.mesh import Mesh
 from hotshoe.types.pooling import POOLING_KINDS
+from hotshoe.types.trees import DraftTree, tree_of
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 #: Of a request and step: every draft takes a row of logits.
@@ -310,8 +311,15 @@ class EngineConfig:
         """Most drafts of a request and step; 0 without speculation."""
         if not self.speculative_config:
             return 0
+        if (tree := self.draft_tree) is not None:
+            return len(tree.paths)
         number = self.speculative_config.get("num_speculative_tokens")
         return ADAPTIVE_SPECULATIVE_TOKENS if number is None else int(number)
+
+    @property
+    def draft_tree(self) -> DraftTree | None:
+        """The shape of drafts that are a tree; None for chains."""
+        return tree_of(self.speculative_config or {})
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -381,6 +389,7 @@ def _check_speculative(options: Mapping[str, Any] | None) -> None:
             "speculative_config.num_speculative_tokens must be a number from 1 to "
             f"{MAX_SPECULATIVE_TOKENS}, not {number!r}"
         )
+    tree_of(options)
 
 
 def _check_offload(config: EngineConfig) -> None:

@@ -37,8 +37,7 @@ class BlockPool:
         """Take the `count` blocks that are next to be reused, each with one reference."""
         assert 0 <= count <= self.num_free
         following, end = self._next, self.num_blocks
-        blocks = []
-        block = following[end]
+        blocks, block = [], following[end]
         for _ in range(count):
             blocks.append(block)
             self._ref_counts[block] = 1

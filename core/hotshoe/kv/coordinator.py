@@ -316,8 +316,7 @@ class KVCoordinator:
             for bundle in reversed(table):
                 if bundle != band.nulls:
                     band.pool.release(bundle)
-        sequence.tables = []
-        sequence.num_released = []
+        sequence.tables, sequence.num_released = [], []
         sequence.num_registered_blocks = 0
 
     def forget(self, sequence: CachedSequence) -> None:
@@ -383,8 +382,7 @@ class KVCoordinator:
 
     def _drop(self, sequence: CachedSequence, i: int, first: int, changes: TableChanges) -> None:
         """Put the null block into a band's columns before `first`."""
-        band, table = self.bands[i], sequence.tables[i]
-        nulls = band.nulls
+        band, table, nulls = self.bands[i], sequence.tables[i], self.bands[i].nulls
         for column in range(sequence.num_released[i], first):
             bundle = table[column]
             if bundle != nulls:

@@ -18,6 +18,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.paged import PagedCache
 from hotshoe.layers.rotary import Rotary
+from hotshoe.layers.trees import BranchingAttention
 from hotshoe.layers.weights import Holder, Place
 from hotshoe.slots import (
     AttentionOp,
@@ -82,6 +83,8 @@ class Attention(PagedCache):
         scales = ctx.kv_scales(kv_scales)
         asked = replace(spec, sinks=sinks is not None, kv_scales=scales)
         self._attend: AttentionOp = ctx.selector.choose("attention", asked)
+        if ctx.tree is not None:
+            self._attend = BranchingAttention(ctx, asked, self._attend)
         planner = ((asked, chunk), self._attend.prepare)
         super().__init__(ctx, asked, self._attend.layout, planner, chunk)
         self._write: RotaryAndCacheOp = ctx.selector.choose(

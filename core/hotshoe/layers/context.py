@@ -32,6 +32,7 @@ from hotshoe.slots import (
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import Checkpoints
 from hotshoe.types.mesh import Axis, cut
+from hotshoe.types.trees import DraftTree
 
 Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
 #: One layer's attention over its cache: maps q and a step's views to what `AttentionOp` returns.
@@ -81,6 +82,7 @@ class BuildContext:
         own_layers: Layers of this stage, after `take_layers`.
         checkpoints: The states of sequences that the cache keeps, as in `CacheSpec`, in
             `conv_state_dtype` and `state_dtype`; `drafts`: most drafts that a state may lag behind.
+        tree: The shape of drafts that are trees; None for chains.
         adapters: None if the engine takes no adapters.
         further: Whether to build layers that predict further tokens (`DraftingModel`).
         offload: Keeps weights in host memory; None for all weights on the device.
@@ -107,6 +109,7 @@ class BuildContext:
     conv_state_dtype: str | None = None
     state_dtype: str = "float32"
     drafts: int = 0
+    tree: DraftTree | None = None
     adapters: AdapterTable | None = None
     further: bool = False
     offload: Offload | None = None

@@ -137,8 +137,8 @@ class ModelStep:
 
 
 def build_layer(ctx: BuildContext, parts: LayerParts | None) -> DecoderLayer | None:
-    """Ask slot `decoder_layer`; None where the model has to compose the layer."""
-    if parts is None:
+    """Ask slot `decoder_layer`; None where the model has to compose the layer, as for trees."""
+    if parts is None or ctx.tree is not None:
         return None
     op = ctx.selector.choose("decoder_layer", parts.spec)
     return None if op is None else DecoderLayer(ctx, parts, op)
@@ -147,7 +147,7 @@ def build_layer(ctx: BuildContext, parts: LayerParts | None) -> DecoderLayer | N
 def build_step(ctx: BuildContext, layers: Sequence[LayerParts | None]) -> ModelStep | None:
     """Ask slot `model_step`; None where layers are asked for one by one."""
     parts = [one for one in layers if one is not None]
-    if not parts or len(parts) < len(layers):
+    if not parts or len(parts) < len(layers) or ctx.tree is not None:
         return None
     alike = groupby(one.spec for one in parts)
     spec = ModelStepSpec(tuple((one, len(list(group))) for one, group in alike))

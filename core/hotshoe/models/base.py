@@ -10,6 +10,7 @@ from torch import Tensor
 from hotshoe.layers import BuildContext, ForwardBatch
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.models.config import ModelConfig
+from hotshoe.types.trees import DraftTree
 
 #: What a model can be asked for: the next token of a text, one vector of it, or its class.
 GENERATE, EMBED, CLASSIFY = "generate", "embed", "classify"
@@ -106,6 +107,17 @@ class DraftHead(Protocol):
         A head that guesses several tokens at once returns [n, k], and is asked once for a step.
         """
         ...
+
+
+@runtime_checkable
+class TreeHead(DraftHead, Protocol):
+    """A head whose guesses may be a tree: `guess` then returns [n, k], the token of each node.
+
+    Attributes:
+        tree: The shape of its guesses; None for a chain.
+    """
+
+    tree: DraftTree | None
 
 
 @runtime_checkable

@@ -20,7 +20,8 @@ from hotshoe.runner.ahead import Ahead, Tables
 from hotshoe.runner.graphs import Pieces
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.rows import StepInputs
-from hotshoe.slots import CacheView, StepShape
+from hotshoe.sampling.rows import place
+from hotshoe.slots import CacheView, StepShape, TreeNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,8 @@ class Forward:
         shape = _shape(staged, int(counts.max()), int(inputs.seq_lens.max()))
         shape.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
         shape.host_drafts = inputs.drafts
+        if inputs.tree is not None:
+            shape.tree = TreeNodes(*(place(a, staged.positions.device) for a in inputs.tree))
         return shape, self._views(shape, staged, inputs.num_tokens)
 
     def _views(

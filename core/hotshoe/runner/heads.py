@@ -10,7 +10,8 @@ from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import DraftHead, DraftingModel, Model
+from hotshoe.models.base import DraftHead, DraftingModel, Model, TreeHead
+from hotshoe.types.trees import NAME as TREE_NAME
 
 
 def wants_further(config: EngineConfig) -> bool:
@@ -34,7 +35,26 @@ def head_of(model: Model, ctx: BuildContext, config: ModelConfig) -> DraftHead |
             f"{config.architecture} in {config.path} has none that Hotshoe can use; use another "
             "method, such as auto or draft_model"
         )
+    check_tree(head, ctx)
     return head
+
+
+def check_tree(head: DraftHead, ctx: BuildContext) -> None:
+    """Refuse a tree that a head does not make, or that caches have no places for.
+
+    Raises:
+        ConfigError: With the remedy.
+    """
+    if ctx.tree is None:
+        return
+    if not isinstance(head, TreeHead):
+        raise ConfigError(f"{TREE_NAME}: this method makes chains alone; leave it out")
+    kinds = sorted({layer.cache_spec.kind for layer in ctx.cache_layers} - {"full"})
+    if kinds:
+        raise ConfigError(
+            f"{TREE_NAME}: the model has caches of kind {' and '.join(kinds)}, which have no "
+            "places for the nodes of a tree; leave it out, for chains"
+        )
 
 
 def load_beside(ctx: BuildContext, config: EngineConfig) -> None:

@@ -24,6 +24,7 @@ class RunnerLimits:
         piece_sizes: Padded token counts of other steps to record in pieces, likewise.
         eos_token_ids: Forbidden until a request's min_tokens.
         lags: States are behind accepted drafts, and learn of them in `StepShape.host_drafts`.
+        trees: Drafts may be trees.
     """
 
     max_num_seqs: int
@@ -37,6 +38,7 @@ class RunnerLimits:
     piece_sizes: tuple[int, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
     lags: bool = False
+    trees: bool = False
 
 
 @dataclass(frozen=True, slots=True)

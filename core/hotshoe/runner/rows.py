@@ -42,6 +42,7 @@ class StepInputs:
         blocks: What changes in the block tables [groups, rows + 1, max_blocks_per_req].
         tokens: What the host adds to the token table.
         drafts: As `StepShape.host_drafts`.
+        tree: Of a step with trees, on the host, as `TreeNodes`.
     """
 
     rows: Ints
@@ -56,6 +57,7 @@ class StepInputs:
     blocks: Puts
     tokens: Puts
     drafts: tuple[Sequence[int], Sequence[int]] | None = None
+    tree: tuple[Ints, Indexes] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -228,34 +230,6 @@ class Rows:
             blocks=blocks,
             tokens=tokens,
         )
-
-
-def padding_inputs(lengths: Ints, row: int, slots: Ints, block_size: int) -> StepInputs:
-    """Return a step of requests that nobody sent, all of it in one block of each group.
-
-    Args:
-        lengths: [n] tokens of each.
-        row: The row whose block tables they read.
-        slots: [groups] where the blocks begin.
-    """
-    query_start_loc = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=query_start_loc[1:])
-    positions = np.arange(query_start_loc[-1], dtype=np.int32)
-    positions -= np.repeat(query_start_loc[:-1], lengths)
-    nothing = Puts(np.zeros(0, np.int64), np.zeros(0, np.int32))
-    return StepInputs(
-        rows=np.full(len(lengths), row, np.int32),
-        query_start_loc=query_start_loc,
-        seq_lens=lengths,
-        positions=positions,
-        token_index=np.zeros(len(positions), np.int64),
-        slot_mapping=slots[:, None] + positions % block_size,
-        sample_at=nothing.index,
-        sample_rows=nothing.index,
-        sample_lens=nothing.index,
-        blocks=nothing,
-        tokens=nothing,
-    )
 
 
 def _grown(array: Ints, extra: int, value: int) -> Ints:

@@ -27,13 +27,16 @@ from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings, graph_sizes
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.limits import Operations, RunnerLimits
+from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_logprobs, prompt_spans
-from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
+from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
+from hotshoe.runner.trees import TreeAhead, TreeRows
 from hotshoe.runner.verified import as_decodes
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler
+from hotshoe.sampling.verify import branching
 from hotshoe.types import StepPlan
 
 _log = logging.getLogger(__name__)
@@ -77,7 +80,7 @@ class Runner:
         self._limits = limits
         num_groups = len(limits.null_blocks)
         sizes = limits.max_num_seqs, limits.max_model_len, limits.block_size
-        self._rows = Rows(*sizes, num_groups, limits.lags)
+        self._rows = (TreeRows if limits.trees else Rows)(*sizes, num_groups, limits.lags)
         self._padding_slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
         self._record = ops.graph.record
@@ -107,7 +110,8 @@ class Runner:
 
     def add_head(self, head: DraftHead) -> None:
         """Let a loaded head make drafts behind each step; its caches are among the model's."""
-        self._ahead = self._forward.ahead = Ahead(head, self._tables)
+        kind = TreeAhead if self._limits.trees else Ahead
+        self._ahead = self._forward.ahead = kind(head, self._tables)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -129,6 +133,8 @@ class Runner:
             self._ahead.begin(plan)
         step = self._run(plan.step_id, self._rows.advance(plan))
         step.drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
+        if plan.parents:
+            step.drafts = branching(plan)
         return step
 
     @torch.inference_mode()

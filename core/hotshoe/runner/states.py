@@ -11,14 +11,15 @@ from hotshoe.executor import KVDescriptor
 from hotshoe.layers.cache import CacheLayer
 
 
-def state_options(config: EngineConfig) -> dict[str, Any]:
-    """Return what a `BuildContext` says of states: those kept, their types, and drafts."""
+def draft_options(config: EngineConfig) -> dict[str, Any]:
+    """Return what a `BuildContext` says of drafts, and of states: those kept, and their types."""
     conv, state = config.conv_state_dtype, config.state_dtype
     return {
         "checkpoints": config.state_cache_mode,
         "conv_state_dtype": None if conv == "auto" else conv,
         "state_dtype": "float32" if state == "auto" else state,
         "drafts": config.num_speculative_tokens,
+        "tree": config.draft_tree,
     }
 
 

@@ -31,10 +31,12 @@ def as_decodes(inputs: StepInputs, recordings: Recordings) -> StepInputs:
     """Return a step as one that decodes if a recording holds it, and else as it is.
 
     Only a step whose requests sample after each of their tokens, and have no states that are
-    behind, can be had so.
+    behind, can be had so. Where drafts are trees, tokens read more than those before them.
     """
     count = len(inputs.positions)
-    if inputs.drafts is not None or not len(inputs.rows) < count == len(inputs.sample_at):
+    if inputs.tree is not None or inputs.drafts is not None:
+        return inputs
+    if not len(inputs.rows) < count == len(inputs.sample_at):
         return inputs
     if recordings.size_for(count) is None:
         return inputs

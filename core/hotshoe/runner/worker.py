@@ -51,7 +51,7 @@ from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_steps, rehearse
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep, Steps, too_early
-from hotshoe.runner.states import described, state_options
+from hotshoe.runner.states import described, draft_options
 from hotshoe.runner.verified import largest_size
 from hotshoe.slots import (
     GraphOp,
@@ -217,7 +217,7 @@ class TorchWorker:
             selector=self._selector,
             dtype=config.dtype,
             kv_dtype=QUANTIZED.get(config.kv_cache_dtype, config.kv_cache_dtype),
-            **state_options(config),
+            **draft_options(config),
             block_size=config.block_size,
             max_model_len=config.max_model_len,
             format=self._format,
@@ -364,6 +364,7 @@ class TorchWorker:
             piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
             lags=any(group.spec.drafts for group in layout.groups),
+            trees=config.draft_tree is not None,
         )
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
         width, dtype = entering_size(self._model), self._context.torch_dtype

@@ -7,6 +7,10 @@ of the rest. So every position is sampled as if there were no drafts, with the r
 belongs to it, and a request's tokens stay the same, seed by seed, with drafts and without.
 Greedy rows are the case of a p that is certain, too.
 
+Drafts may be a tree. Then the path goes on at the child that equals the sampled token, and ends
+where there is none. Nodes of one depth have one random number, as they are in the same place of a
+text, and at most one of them is on the path.
+
 Source: speculative sampling, Chen et al. 2023, arXiv:2302.01318, theorem 1, for a proposal of one
 token.
 """
@@ -16,7 +20,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from hotshoe.types import StepPlan
+from hotshoe.types.trees import sampled_path
+
 NO_DRAFTS: Mapping[int, Sequence[int]] = MappingProxyType({})
+
+
+class Branching(list[int]):
+    """The nodes of a tree.
+
+    Args:
+        drafts, parents: Of each node, as in `StepPlan`.
+    """
+
+    def __init__(self, drafts: Sequence[int], parents: Sequence[int]) -> None:
+        super().__init__(drafts)
+        self.parents = parents
+
+    def accepted(self, sampled: Sequence[int]) -> list[int]:
+        """Return accepted drafts and the token behind them, given what was sampled behind the known
+        tokens and behind each node."""
+        path = sampled_path(self.parents, self, sampled)
+        if path and sampled[path[-1] + 1] < 0:  # may lie behind the end; else it comes again
+            path.pop()
+        return [sampled[0], *(sampled[node + 1] for node in path)]
+
+
+def branching(plan: StepPlan) -> dict[int, Sequence[int]]:
+    """Return the drafts of each row of a plan that has trees."""
+    return {
+        row: Branching(drafts, plan.parents[row]) if row in plan.parents else drafts
+        for row, drafts in zip(plan.draft_rows, plan.drafts, strict=True)
+    }
 
 
 def verify(
@@ -35,6 +70,12 @@ def verify(
     at = 0
     while at < len(rows):
         proposed = drafts.get(rows[at], ())
+        if isinstance(proposed, Branching):
+            found.append(rows[at])
+            end = at + len(proposed) + 1
+            tokens.append(proposed.accepted(sampled[at:end]))
+            at = end
+            continue
         accepted = 0
         while accepted < len(proposed) and sampled[at + accepted] == proposed[accepted]:
             accepted += 1

@@ -45,6 +45,7 @@ class Request:
         in_turns: It is stepwise whatever it has.
         drafts: Tokens that may follow the known ones; see `propose`.
         draft_masks: Where there is a mask: those behind each of the drafts.
+        parents: Of a request whose drafts are a tree: the parent of each.
         num_accepted: Drafts accepted in its last step, of which the worker is still to be told.
         fast_until: While `num_computed_tokens` is below this, a step computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
@@ -84,6 +85,7 @@ class Request:
     in_turns: bool = field(init=False, default=False)
     drafts: list[int] = field(init=False, default_factory=list)
     draft_masks: list[bytes] = field(init=False, default_factory=list)
+    parents: tuple[int, ...] = field(init=False, default=())
     num_accepted: int = field(init=False, default=0)
     ready: bool = field(init=False, default=True)
     held: bool = field(init=False, default=False)
@@ -114,9 +116,8 @@ class Request:
     @property
     def reads_whole_prompt(self) -> bool:
         """Whether every hidden state of the prompt is looked at, so that none may come cached."""
-        if self.pooling is not None and self.pooling.kind == "mean":
-            return True
-        return self.prompt_logprobs is not None
+        pools = self.pooling is not None and self.pooling.kind == "mean"
+        return pools or self.prompt_logprobs is not None
 
     @property
     def num_tokens(self) -> int:

@@ -280,8 +280,7 @@ class Scheduler:
 
     def _schedule_running(self, step: ScheduledStep) -> int:
         """Plan the running requests; return what is left of the budget."""
-        budget = self.config.max_num_batched_tokens
-        plan = step.plan
+        budget, plan = self.config.max_num_batched_tokens, step.plan
         add_row, add_count = plan.rows.append, plan.num_scheduled_tokens.append
         # Preemption shortens the list behind the request at hand, which the loop tolerates.
         for request in self._running:

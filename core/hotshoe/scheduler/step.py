@@ -40,5 +40,4 @@ class ScheduledStep:
             request.add_prompt_logprobs(first, result.prompt_logprobs.get(row, []))
             output = output_of.get(request.request_id)
             if output is not None and output.error is None:
-                output.prompt_logprobs = request.prompt_logprobs
-                request.prompt_logprobs = None
+                output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None

@@ -89,6 +89,7 @@ from hotshoe.slots.state_specs import (
 )
 from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
+from hotshoe.slots.trees import TreeAttentionOp, TreeAttentionSpec, TreeNodes
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
 from hotshoe.slots.whole import DecoderLayerOp, LayerContext, ModelStepOp, WholeLayer
 from hotshoe.types.rows import RowForm
@@ -179,6 +180,9 @@ __all__ = [
     "StepShape",
     "TransferOp",
     "TransferSpec",
+    "TreeAttentionOp",
+    "TreeAttentionSpec",
+    "TreeNodes",
     "Verdict",
     "WholeLayer",
     "accept",

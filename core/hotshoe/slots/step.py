@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hotshoe.slots.trees import TreeNodes
+
 
 @dataclass(slots=True)
 class StepShape:
@@ -24,6 +26,8 @@ class StepShape:
         host_drafts: Of each request, the drafts that were accepted last and are still to enter
             its states, and those of this step, on the host; None where there are neither. For
             layers with states alone; their operations see steps without drafts.
+        tree: The nodes of trees; None in a step without, which is all that `prepare` of slot
+            `attention` ever sees.
     """
 
     num_reqs: int
@@ -33,6 +37,7 @@ class StepShape:
     max_seq_len: int
     host_lens: tuple[Sequence[int], Sequence[int]] | None = None
     host_drafts: tuple[Sequence[int], Sequence[int]] | None = None
+    tree: TreeNodes | None = None
 
 
 @dataclass(slots=True)

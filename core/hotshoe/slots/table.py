@@ -48,6 +48,7 @@ from hotshoe.slots.state_specs import (
     ShortConvSpec,
     StateSpaceSpec,
 )
+from hotshoe.slots.trees import TreeAttentionSpec
 
 if TYPE_CHECKING:
     from hotshoe.plugins import PluginManager
@@ -136,6 +137,16 @@ SLOTS: dict[str, Slot] = {
             reference_waits=True,
             contract=2,
             alone=f"{_ALONE}:AttentionAlone",
+        ),
+        Slot(
+            "tree_attention",
+            TreeAttentionSpec,
+            f"{_REFERENCE}.tree_attention:TreeAttention",
+            "paged attention of steps whose last tokens are nodes of trees of drafts",
+            reference_supports=_JUDGE,
+            results=lambda s, n: results.of_attention(s.attention, n),
+            step_bytes=lambda s, n: _attended(s.attention, n),
+            reference_waits=True,
         ),
         Slot(
             "rotary_and_cache",

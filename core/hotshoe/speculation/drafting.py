@@ -21,7 +21,9 @@ from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.scheduler import Request
 from hotshoe.speculation.budget import Acceptance, Budget
 from hotshoe.speculation.proposer import Drafter, Follower, LearningFollower, Proposer, Wanted
+from hotshoe.speculation.trees import TreeHeads
 from hotshoe.types import StepPlan, TokenOutput
+from hotshoe.types.trees import TREE
 
 HOOK = "hotshoe_proposers"
 #: Of methods whose head lies in a directory of its own.
@@ -231,14 +233,23 @@ def open_drafting(
         return None
     method, limit = options.pop("method"), config.num_speculative_tokens
     budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
-    heads = plugins.mapping(HEADS)
-    if method == MTP or method in heads:
-        check_head(config, options, () if method == MTP else ("model",))
-        return Drafting(Heads(), limit, nullcontext, budget, config.max_num_seqs)
+    methods = plugins.mapping(HEADS)
+    if method == MTP or method in methods:
+        check_head(config, options, () if method == MTP else ("model", TREE))
+        tree = config.draft_tree
+        if tree is not None and config.pipeline_parallel_size > 1:
+            raise ConfigError(
+                f"speculative_config: {TREE} needs all layers in one stage; leave it out, or "
+                "pipeline_parallel_size"
+            )
+        if tree is None:
+            return Drafting(Heads(), limit, nullcontext, budget, config.max_num_seqs)
+        heads = TreeHeads(tree, "logits processors" if config.logits_processors else "")
+        return Drafting(heads, limit, nullcontext, max_num_seqs=config.max_num_seqs)
     if draft_model is not None:
         return Drafting(draft_model, limit, nullcontext, budget, config.max_num_seqs)
     own = (
-        dict.fromkeys((DRAFT_MODEL, MTP, *heads)) if plugins.mapping(HOOK) else None
+        dict.fromkeys((DRAFT_MODEL, MTP, *methods)) if plugins.mapping(HOOK) else None
     )  # else it says what to install
     reference = plugins.pick("speculative_config.method", method, HOOK, own)
 

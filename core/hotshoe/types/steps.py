@@ -62,6 +62,8 @@ class StepPlan:
     Of the drafts that row `accepted_rows[k]` verified last, `num_accepted[k]` were accepted, one
     or more. The plans of a draft model also take tokens back, which is a number below zero. Each
     list of rows is in the order of `rows`. A head makes up to `num_ahead` drafts for each.
+    `parents[row]` makes its drafts a tree (`hotshoe.types.trees`). In its next step, `taken[row]`
+    has the number of accepted ones to compute again, then all of them and the token behind.
 
     A stage of layers that does not sample, and a draft model, learn from the plan what was sampled:
     `known_tokens[k]` is the last known token of row `known_rows[k]`, which samples and is not new.
@@ -84,6 +86,8 @@ class StepPlan:
     known_rows: list[int] = field(default_factory=list)
     known_tokens: list[int] = field(default_factory=list)
     num_ahead: int = 0
+    parents: dict[int, list[int]] = field(default_factory=dict)
+    taken: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
     def change_tables(self, row: int, changes: Iterable[TableChange]) -> None:
         """Put blocks into a row's tables."""

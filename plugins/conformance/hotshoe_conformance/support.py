@@ -173,7 +173,7 @@ class _Judge:
         """Ask a writer of the cache about the layout that this target's attention reads."""
         if not isinstance(getattr(spec, "layout", None), KVLayout):
             return spec
-        return replace(spec, layout=self._layout(spec))
+        return replace(spec, layout=self._layout(getattr(spec, "attention", spec)))
 
     def _layout(self, writer: Any) -> KVLayout:
         base = _rows("attention")[0][1]

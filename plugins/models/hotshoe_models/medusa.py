@@ -9,14 +9,17 @@ Source: Cai et al. 2024, arXiv:2401.10774, with the layout of the checkpoints pu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, ForwardBatch, Logits
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.models import ModelConfig
+from hotshoe.types.trees import NAME, DraftTree
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.heads import Joined, check_sizes, plain_decoder
 from hotshoe_models.values import refuse
@@ -34,9 +37,12 @@ class MedusaHeads:
     """See `hotshoe.models.base.DraftHead`.
 
     Args:
-        ctx: With the heads' weight table.
+        ctx: With the heads' weight table, and the shape of the tree, if one is wanted.
         model: Gives sizes.
         num_heads, num_blocks: Heads, and blocks of each.
+
+    Raises:
+        ConfigError: The tree is deeper than there are heads.
     """
 
     cache_layers: Sequence[CacheLayer] = ()
@@ -52,6 +58,15 @@ class MedusaHeads:
             )
             for i in range(num_heads)
         ]
+        self.tree = ctx.tree
+        if ctx.tree is not None:
+            if ctx.tree.depth > num_heads:
+                raise ConfigError(
+                    f"{NAME} has paths of {ctx.tree.depth} tokens, but the model has {num_heads} "
+                    "heads; leave longer paths out"
+                )
+            self._widths, chosen = _choices(ctx.tree)
+            self._nodes = torch.tensor(chosen, device=ctx.device)
 
     def forward(self, ids: Tensor, hidden: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """See `hotshoe.models.base.DraftHead`."""
@@ -59,14 +74,29 @@ class MedusaHeads:
         return found, found
 
     def guess(self, hidden: Tensor) -> Tensor:
-        """Return the likeliest tokens [n, num_heads] for hidden [n, hidden_size]."""
-        tokens = []
-        for blocks, logits in self._heads:
-            x = hidden
-            for block in blocks:
-                x = x + silu(block(x))
-            tokens.append(logits(x).argmax(1))
-        return torch.stack(tokens, 1)
+        """Return the likeliest tokens [n, num_heads] for hidden [n, hidden_size], or those of the
+        tree's nodes [n, nodes]."""
+        if self.tree is None:
+            return torch.stack(
+                [self._logits(i, hidden).argmax(1) for i in range(len(self._heads))], 1
+            )
+        best = [self._logits(i, hidden).topk(width).indices for i, width in enumerate(self._widths)]
+        return torch.cat(best, 1).index_select(1, self._nodes)
+
+    def _logits(self, number: int, hidden: Tensor) -> Tensor:
+        """Return a head's logits [n, vocab_size]."""
+        blocks, logits = self._heads[number]
+        for block in blocks:
+            hidden = hidden + silu(block(hidden))
+        return logits(hidden)
+
+
+def _choices(tree: DraftTree) -> tuple[list[int], list[int]]:
+    """Return how many of the likeliest tokens each head tells, and for each node the index of its
+    token among those of all heads."""
+    widths = [tree.choices(depth) for depth in range(tree.depth)]
+    firsts = list(accumulate(widths, initial=0))
+    return widths, [firsts[len(path) - 1] + path[-1] for path in tree.paths]
 
 
 def build(

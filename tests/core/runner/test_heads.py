@@ -8,8 +8,9 @@ import pytest
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, RequestError
-from hotshoe.runner.heads import head_of, move_to_host, wants_further
+from hotshoe.runner.heads import check_tree, head_of, move_to_host, wants_further
 from hotshoe.types.mesh import Axis
+from hotshoe.types.trees import parse_tree
 
 CONFIG = SimpleNamespace(architecture="SomeForCausalLM", path="/somewhere")
 
@@ -23,7 +24,7 @@ def test_one_method_wants_the_further_layers() -> None:
 def test_a_model_without_a_head_is_refused_only_where_one_is_wanted() -> None:
     head = object()
     wanting, other = (
-        SimpleNamespace(further=True, beside=[], stage=Axis()),
+        SimpleNamespace(further=True, beside=[], stage=Axis(), tree=None),
         SimpleNamespace(further=False, beside=[], stage=Axis()),
     )
     assert head_of(SimpleNamespace(draft_head=head), wanting, CONFIG) is head
@@ -33,6 +34,23 @@ def test_a_model_without_a_head_is_refused_only_where_one_is_wanted() -> None:
             head_of(model, wanting, CONFIG)
     wanting.stage = Axis(0, 2)  # which the last stage follows
     assert head_of(SimpleNamespace(draft_head=None), wanting, CONFIG) is None
+
+
+def test_a_tree_needs_a_head_that_makes_it_and_caches_with_places() -> None:
+    full, latent = (
+        SimpleNamespace(cache_spec=SimpleNamespace(kind=kind)) for kind in ("full", "latent")
+    )
+    ctx = SimpleNamespace(tree=parse_tree("[(0,), (1,)]"), cache_layers=[full, full])
+    head = SimpleNamespace(tree=ctx.tree, cache_layers=(), forward=len, guess=len)
+    check_tree(head, ctx)
+    chains = SimpleNamespace(cache_layers=(), forward=len, guess=len)
+    with pytest.raises(ConfigError, match="this method makes chains alone"):
+        check_tree(chains, ctx)
+    ctx.cache_layers.append(latent)
+    with pytest.raises(ConfigError, match="has caches of kind latent"):
+        check_tree(head, ctx)
+    ctx.tree = None
+    check_tree(chains, ctx)
 
 
 class Table:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.runner.rows import Rows, StepInputs, padding_inputs
+from hotshoe.runner.rows import Rows, StepInputs
 from hotshoe.types import NewRow, SamplingParams, StepPlan
 
 BLOCK_SIZE, MAX_LEN, NUM_ROWS = 4, 40, 5
@@ -126,16 +126,6 @@ def test_tokens_of_no_request_come_last(num_tokens: list[int], extra: int) -> No
         assert len(whole) == total + extra
     for name in ("rows", "query_start_loc", "seq_lens", "sample_at", "sample_rows"):
         assert getattr(padded, name) is getattr(inputs, name)
-
-
-def test_padding_inputs_stay_in_one_block() -> None:
-    inputs = padding_inputs(
-        np.array([5, 1], np.int32), 9, np.array([8 * BLOCK_SIZE], np.int32), BLOCK_SIZE
-    )
-    assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 0]
-    assert set((inputs.slot_mapping[0] // BLOCK_SIZE).tolist()) == {8}
-    assert inputs.rows.tolist() == [9, 9]
-    assert inputs.sample_rows.size == 0
 
 
 def test_rows_count_drafts_only_when_they_are_accepted() -> None:

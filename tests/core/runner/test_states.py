@@ -6,23 +6,23 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.executor import KVDescriptor
-from hotshoe.runner.states import described, state_options
+from hotshoe.runner.states import described, draft_options
 from hotshoe.types.cache import CachePart, CacheSpec
 
 
 def test_types_are_those_of_the_model_and_of_exact_sums_unless_said():
     options = {"checkpoints": "none", "conv_state_dtype": None, "state_dtype": "float32"}
-    assert state_options(EngineConfig()) == options | {"drafts": 0}
+    assert draft_options(EngineConfig()) == options | {"drafts": 0, "tree": None}
     config = EngineConfig(
         state_cache_mode="all", conv_state_dtype="float32", state_dtype="bfloat16"
     )
     options = {"checkpoints": "all", "conv_state_dtype": "float32", "state_dtype": "bfloat16"}
-    assert state_options(config) == options | {"drafts": 0}
+    assert draft_options(config) == options | {"drafts": 0, "tree": None}
 
 
 def test_a_state_may_be_as_many_tokens_behind_as_there_are_drafts():
     drafts = {"method": "ngram", "num_speculative_tokens": 2}
-    assert state_options(EngineConfig(speculative_config=drafts))["drafts"] == 2
+    assert draft_options(EngineConfig(speculative_config=drafts))["drafts"] == 2
 
 
 def test_what_drafts_bring_does_not_move():

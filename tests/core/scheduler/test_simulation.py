@@ -209,8 +209,12 @@ class SimulatedWorker:
                 slot = self._slot(row, group, position)
                 assert slot not in written, "two writers of one slot"
                 written.add(slot)
-                tokens = row.token_ids[: position + 1]
-                self.slots[slot] = (group, row.tenant, position, digest(row.tenant, tokens))
+                name = digest(row.tenant, self._up_to(row, position))
+                self.slots[slot] = (group, row.tenant, position, name)
+
+    def _up_to(self, row: Row, position: int) -> list[int]:
+        """Return the tokens that a place of the cache stands for, its own last."""
+        return row.token_ids[: position + 1]
 
     def _read(self, row: Row, count: int) -> None:
         for number, group in enumerate(self.groups):
@@ -219,7 +223,7 @@ class SimulatedWorker:
             window = group.spec.window or self.config.max_model_len
             first = max(row.num_computed_tokens - window + 1, 0)
             for position in range(first, row.num_computed_tokens + count):
-                name = digest(row.tenant, row.token_ids[: position + 1])
+                name = digest(row.tenant, self._up_to(row, position))
                 expected = (number, row.tenant, position, name)
                 found = self.slots[self._slot(row, number, position)]
                 assert found == expected, "wrong KV cache content"

@@ -38,6 +38,7 @@ from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.speculation.drafting import open_drafting
+from hotshoe.speculation.tree_scheduler import TreeScheduler
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ class EngineCore:
             groups=() if (caches := self.info.caches) is None else caches.groups,
         )
         self._shares = FairQueue() if config.scheduling_policy == "fair" else None
-        self._scheduler = Scheduler(limits, self._shares)
+        kind = Scheduler if config.draft_tree is None else TreeScheduler
+        self._scheduler = kind(limits, self._shares)
         self._eos = frozenset(setup.model_config.eos_token_ids)
         self._seeds = Seeds(config.seed)
         self._in_flight: deque[tuple[StepPlan, StepHandle]] = deque()

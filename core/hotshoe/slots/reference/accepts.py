@@ -27,6 +27,7 @@ from hotshoe.slots.state_specs import (
     ShortConvSpec,
     StateSpaceSpec,
 )
+from hotshoe.slots.trees import TreeAttentionSpec
 from hotshoe.slots.verdict import Verdict, accept, refuse
 from hotshoe.types.cache import QUANTIZED
 
@@ -108,6 +109,15 @@ def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
             f"has scales behind a number of keys that 4 divides, not behind {numbers}; "
             "use a block_size that 4 divides"
         )
+
+
+def _trees(spec: TreeAttentionSpec) -> Iterator[str]:
+    attention = spec.attention
+    if attention.window is not None or attention.alibi is not None:
+        yield "counts no distances in trees, as window and alibi do"
+    if attention.kv_scales == "tensor":
+        yield "knows no scales of a checkpoint in trees"
+    yield from _reasons(attention)
 
 
 def _latents(spec: MlaAttentionSpec | IndexerSpec) -> Iterator[str]:
@@ -282,6 +292,7 @@ def _name(quant: QuantSpec) -> str:
 _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     AttentionSpec: _keys_and_values,
     DecoderLayerSpec: _layer,
+    TreeAttentionSpec: _trees,
     ModelStepSpec: _step,
     RotaryAndCacheSpec: _keys_and_values,
     MlaAttentionSpec: _latents,

@@ -38,13 +38,21 @@ class Attention:
         return out.flatten(1)
 
 
-def attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
+def attend(
+    spec: AttentionSpec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    hidden: Tensor | None = None,
+) -> Tensor:
     """Attend with the last len(q) positions of one sequence.
 
     Args:
         q: [query_len, num_heads, head_dim].
         k, v: [seq_len, num_kv_heads, head_dim], values of v_head_dim channels.
         sinks: [num_heads] float32 or None.
+        hidden: [query_len, seq_len] bool, keys that queries do not see beside later ones.
 
     Returns:
         [query_len, num_heads, v_head_dim] in q's dtype.
@@ -64,6 +72,8 @@ def attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor |
     visible = key_pos <= query_pos
     if spec.window is not None:
         visible &= key_pos > query_pos - spec.window
+    if hidden is not None:
+        visible = visible & ~hidden
     scores = scores.masked_fill(~visible, float("-inf"))
     if sinks is not None:
         column = sinks.float().view(-1, 1, 1).expand(-1, query_len, 1)
