@@ -8,8 +8,8 @@ Some write a list of such objects, some have no mark at the end, and one needs n
 response begins.
 
 Sources: model cards and chat templates of Hermes-2-Pro-Mistral-7B, Qwen2.5, Qwen3, Granite 3 and 4,
-ERNIE-4.5-21B-A3B-Thinking, Hunyuan-A13B-Instruct, Jamba-1.5, InternLM2.5, Phi-4-mini-instruct and
-xLAM-2.
+ERNIE-4.5-21B-A3B-Thinking, LongCat-Flash-Chat, Hunyuan-A13B-Instruct, Jamba-1.5, InternLM2.5,
+Phi-4-mini-instruct and xLAM-2.
 """
 
 from __future__ import annotations
@@ -98,6 +98,13 @@ def _calls(marks: Marks, tools: Kept) -> CallGrammar:
 
 TABLE = (
     Marks(
+        "longcat",
+        ("<longcat_tool_call>",),
+        "</longcat_tool_call>",
+        gap="\n",
+        template_marks=("<longcat_tool_call>", "</longcat_tool_call>"),
+    ),
+    Marks(
         "hermes",
         ("<tool_call>",),
         "</tool_call>",
@@ -159,4 +166,4 @@ FORMATS = {
     )
     for marks in TABLE
 }
-HERMES, GRANITE, HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = FORMATS.values()
+LONGCAT, HERMES, GRANITE, HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = FORMATS.values()

@@ -9,6 +9,7 @@ HOTSHOE_HOOK_API = 2
 TOOL_FORMATS = {
     "deepseek_v3": "hotshoe_parsers.deepseek:V3",
     "deepseek_v31": "hotshoe_parsers.deepseek:V31",
+    "deepseek_v32": "hotshoe_parsers.xml_calls:DEEPSEEK_V32",
     "gemma4": "hotshoe_parsers.gemma:FORMAT",
     "glm45": "hotshoe_parsers.xml_calls:GLM45",
     "granite": "hotshoe_parsers.json_calls:GRANITE",
@@ -19,6 +20,7 @@ TOOL_FORMATS = {
     "jamba": "hotshoe_parsers.json_calls:JAMBA",
     "kimi_k2": "hotshoe_parsers.kimi:FORMAT",
     "llama3_json": "hotshoe_parsers.llama:FORMAT",
+    "longcat": "hotshoe_parsers.json_calls:LONGCAT",
     "minimax_m2": "hotshoe_parsers.xml_calls:MINIMAX_M2",
     "mistral": "hotshoe_parsers.mistral:FORMAT",
     "mistral_array": "hotshoe_parsers.mistral:ARRAY_FORMAT",

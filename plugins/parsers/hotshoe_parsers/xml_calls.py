@@ -12,7 +12,7 @@ The tool's schema says which values are strings; all others must be JSON of a ty
 string nothing is quoted or escaped, so a grammar keeps it to a list of values, but to no pattern.
 
 Sources: chat templates and model cards of Qwen3-Coder-480B-A35B-Instruct, Seed-OSS-36B-Instruct,
-MiniMax-M2, GLM-4.5 and Step-3.
+MiniMax-M2, GLM-4.5 and Step-3; the description of DeepSeek-V3.2's encoding.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Tags:
         function_end: Behind the last argument.
         key: Before an argument's name.
         key_end: Between an argument's name and its value; white space may stand between them.
+        kinds: Behind `key_end`, of formats that say how a value is written: as text, or as JSON.
         value_end: Behind a value.
         line: What stands between a value and the tags around it, and belongs to these.
         gap: What a grammar writes between tags; a response may have any white space.
@@ -74,6 +75,7 @@ class Tags:
     value_end: str
     line: str = ""
     gap: str = "\n"
+    kinds: tuple[str, str] = ("", "")
     bare: bool = False
     several: bool = False
     inner: str = ""
@@ -84,7 +86,7 @@ class Tags:
     def markers(self) -> tuple[str, ...]:
         """The strings that the parser looks for, without mere punctuation."""
         marks = (self.begin, self.inner, self.function, self.function_end, self.key)
-        found = (*marks, *self.key_end, self.value_end, self.inner_end, self.end)
+        found = (*marks, *self.key_end, *self.kinds, self.value_end, self.inner_end, self.end)
         return tuple(mark for mark in dict.fromkeys(found) if len(mark) > 2)
 
 
@@ -158,10 +160,23 @@ def _call(reader: Reader, writer: Writer, tags: Tags, tools: Tools) -> Steps[Non
             if number:
                 yield from reader.space()
             yield from reader.expect(part)
+        types = _types(_property(tools[name], key), tools[name])
+        types = yield from _kind(reader, tags, types)
         yield from reader.literal(tags.line)
-        yield from _value(reader, writer, ends, _types(_property(tools[name], key), tools[name]))
+        yield from _value(reader, writer, ends, types)
         yield from reader.space()
     writer.arguments("}" if seen else "{}")
+
+
+def _kind(reader: Reader, tags: Tags, types: frozenset[str]) -> Steps[frozenset[str]]:
+    """Read how a value is written, if the format says it, and return what types that may be."""
+    text, other = tags.kinds
+    if not text:
+        return types
+    if (yield from reader.literal(text)):
+        return _STRING
+    yield from reader.expect(other)
+    return (types - _STRING) or (ANY_TYPE - _STRING)
 
 
 def _call_ends(reader: Reader, tags: Tags) -> Steps[bool]:
@@ -296,18 +311,17 @@ def _written(tags: Tags, argument: Argument) -> list[Part]:
     schema = argument.schema
     types = _types(schema, schema)
     if types.isdisjoint(_STRING):
-        return [*argument.as_json(), {"text": tags.line + tags.value_end}]
+        value = [*argument.as_json(), {"text": tags.line + tags.value_end}]
+        return [*_text(tags.kinds[1]), *value]
     if types <= unconstrained(schema, schema):
-        return [{"until": tags.value_end}]
+        return [*_text(tags.kinds[0]), {"until": tags.value_end}]
     spelt = [_spelt(tags, value, types) for value in _values(schema, schema)]
     if not spelt or not all(spelt):
         keyword = min(assertions(schema) - {"type"}, default="type")
         raise argument.refusal(
             f"in the format {tags.name}, JSON Schema keyword {keyword!r} cannot be kept in text"
         )
-    choices = [
-        [{"text": f"{text}{tags.line}{tags.value_end}"}] for texts in spelt for text in texts
-    ]
+    choices = [[{"text": f"{x}{tags.line}{tags.value_end}"}] for texts in spelt for x in texts]
     return [{"either": choices}]
 
 
@@ -327,14 +341,19 @@ def _values(schema: object, root: Schema) -> list[Any]:
 
 def _spelt(tags: Tags, value: Any, types: frozenset[str]) -> list[str]:
     """Return how a value is written; nothing where it would be read as another."""
-    plain = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    is_text = isinstance(value, str)
+    kind = tags.kinds[not is_text]
+    plain = value if is_text else json.dumps(value, ensure_ascii=False)
+    if kind:
+        types = _STRING if is_text else types - _STRING
     read = plain if types == _STRING else json.loads(_as_json(plain, types))
     if json.dumps(read) != json.dumps(value) or tags.value_end in plain:
         return []
     names = [name for name, said in _PYTHON_NAMES.items() if said == plain]
-    return [plain] if isinstance(value, str) else [plain, *names]
+    return [kind + x for x in ([plain] if is_text else [plain, *names])]
 
 
+DSML = "｜DSML｜"
 QWEN3 = Tags(
     "qwen3_xml",
     begin="<tool_call>",
@@ -400,6 +419,20 @@ TABLE = (
         several=True,
         template_marks=("<｜tool_calls_begin｜>", "steptml:invoke"),
     ),
+    Tags(
+        "deepseek_v32",
+        begin=f"<{DSML}function_calls>",
+        end=f"</{DSML}function_calls>",
+        function=f'<{DSML}invoke name="',
+        name_end='">',
+        function_end=f"</{DSML}invoke>",
+        key=f'<{DSML}parameter name="',
+        key_end=('"',),
+        kinds=(' string="true">', ' string="false">'),
+        value_end=f"</{DSML}parameter>",
+        several=True,
+        template_marks=("function_calls>", "invoke name=", DSML),
+    ),
 )
 FORMATS = {
     tags.name: ParserFormat(
@@ -412,4 +445,4 @@ FORMATS = {
     )
     for tags in TABLE
 }
-QWEN3_XML, SEED_OSS, MINIMAX_M2, GLM45, STEP3 = FORMATS.values()
+QWEN3_XML, SEED_OSS, MINIMAX_M2, GLM45, STEP3, DEEPSEEK_V32 = FORMATS.values()

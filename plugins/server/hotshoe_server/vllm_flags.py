@@ -324,7 +324,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "--reasoning-parser": {
         "deepseek_v3": "deepseek_r1",
         "ernie45": "granite",  # whose answers stand in <response>, too
-        **dict.fromkeys(_THINK, "qwen3"),
+        **dict.fromkeys((*_THINK, "minimax_m2_append_think"), "qwen3"),
         "openai_gptoss": "harmony",
     },
     "--generation-config": {"vllm": "none"},

@@ -113,6 +113,8 @@ TEMPLATES = {
         "kimi_k2",
         None,
     ),
+    "longcat": ("<longcat_tool_call> </longcat_tool_call>", "longcat", None),
+    "deepseek-v3.2": ('<｜DSML｜function_calls> <｜DSML｜invoke name="f">', "deepseek_v32", None),
     "minimax-m2": ("'<minimax:tool_call>' <invoke name= </invoke>", "minimax_m2", None),
     "olmo3": ("<function_calls> </function_calls>", "olmo3", None),
     "seed-oss": (
