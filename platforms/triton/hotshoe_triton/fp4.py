@@ -63,7 +63,7 @@ class Linear:
         from hotshoe_triton.kernels import fp4
 
         assert spec.weight is not None and spec.weight.group_size is not None
-        self._kernels, self._spec, self._facts, self._quant = fp4, spec, facts, spec.weight
+        self._kernels, self._spec, self._facts = fp4, spec, facts
         self._n, self._k, self._size = spec.out_features, spec.in_features, spec.weight.group_size
         self._groups = self._k // self._size
         self._dtype: torch.dtype = getattr(torch, spec.dtype)

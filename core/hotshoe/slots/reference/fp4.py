@@ -10,8 +10,6 @@ from torch import Tensor
 
 #: The largest number of four bits, and the largest of the 8-bit floats that are scales.
 LARGEST, LARGEST_SCALE = 6.0, 448.0
-#: By the columns of a group, whether scales are 8-bit floats beside one of the whole.
-SIZES = {16: True, 32: False}
 #: The least exponent of a scale.
 LEAST = -127
 
