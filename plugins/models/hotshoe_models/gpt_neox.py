@@ -1,9 +1,11 @@
 """GPT-NeoX and Pythia: attention and MLP in parallel, each behind a layer norm of its own;
-q, k and v of a head lie together in the checkpoint.
+q, k and v of a head lie together in the checkpoint. GPT-NeoX Japanese: one behind the other, and a
+single bias behind attention, in the last layer.
 
-Defaults are those of transformers' GPTNeoXConfig.
+Defaults are those of transformers' GPTNeoXConfig and GPTNeoXJapaneseConfig.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hotshoe.layers import BuildContext
@@ -53,13 +55,32 @@ NAMES = WeightNames(
     unused=(r"\.attention\.(masked_)?bias$", r"\.rotary_emb\.inv_freq$"),
 )
 
+JAPANESE_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 2560,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_multiple_size": 4,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 2048,
+    "layer_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "rope_parameters": None,
+    "is_decoder": False,
+}
+JAPANESE_KEYS = {**OWN_KEYS, "partial_rotary_factor": ("rotary_pct", 1.0)}
+JAPANESE_NAMES = replace(
+    NAMES,
+    embedding="gpt_neox_japanese.embed_in",
+    final_norm="gpt_neox_japanese.final_layer_norm",
+    layer="gpt_neox_japanese.layers.{}.",
+    bare=(NAMES.bare[0], "gpt_neox_japanese."),
+)
+
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build GPTNeoXForCausalLM."""
-    config = with_defaults(config, DEFAULTS)
-    named = {key: config.get(own, default) for key, (own, default) in OWN_KEYS.items()}
-    values = {**named, **config.values, "num_key_value_heads": None, "head_dim": None}
-    config = replace(config, values=values)
+    config = _named(with_defaults(config, DEFAULTS), OWN_KEYS)
     bias = flag(config, "attention_bias")
     spec = decoder_spec(
         config,
@@ -75,3 +96,28 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         names=NAMES,
     )
     return DenseDecoder(spec, ctx)
+
+
+def build_japanese(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build GPTNeoXJapaneseForCausalLM."""
+    config = _named(with_defaults(config, JAPANESE_DEFAULTS), JAPANESE_KEYS)
+    *first, last = layer_specs(config, ctx, partial_rotary=True)
+    spec = decoder_spec(
+        config,
+        (*first, replace(last, o_bias=True)),
+        intermediate_size=config.size("hidden_size") * config.size("intermediate_multiple_size"),
+        activation=activation(config, "hidden_act", PLAIN_ACTIVATIONS),
+        gated=False,
+        norm="layer",
+        norm_eps=number(config, "layer_norm_eps"),
+        names=JAPANESE_NAMES,
+    )
+    ctx.weights.rename(r"\.attention\.dense_bias$", ".attention.dense.bias")
+    return DenseDecoder(spec, ctx)
+
+
+def _named(config: ModelConfig, keys: Mapping[str, tuple[str, float]]) -> ModelConfig:
+    """Return the configuration by the keys that other families have."""
+    named = {key: config.get(own, default) for key, (own, default) in keys.items()}
+    values = {**named, **config.values, "num_key_value_heads": None, "head_dim": None}
+    return replace(config, values=values)

@@ -36,6 +36,7 @@ ARCHITECTURES = {
     "GPTBigCodeForCausalLM": "hotshoe_models.gpt_bigcode:build",
     "GPTJForCausalLM": "hotshoe_models.gptj:build",
     "GPTNeoForCausalLM": "hotshoe_models.gpt_neo:build",
+    "GPTNeoXJapaneseForCausalLM": "hotshoe_models.gpt_neox:build_japanese",
     "GPTNeoXForCausalLM": "hotshoe_models.gpt_neox:build",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",

@@ -109,6 +109,7 @@ class LayerSpec:
         temperature: Queries grow with their position; None for not at all.
         shares: The layer before this one whose keys and values it reads; None for its own.
         keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
+        o_bias: The projection behind attention has a bias; None for as the decoder says.
         num_heads, head_dim, num_kv_heads, intermediate_size: Those of this layer; None for the
             decoder's.
         names: Of this layer, where its weights have others; None for the decoder's.
@@ -128,6 +129,7 @@ class LayerSpec:
     temperature: Temperature | None = None
     shares: int | None = None
     keys_as_values: bool = False
+    o_bias: bool | None = None
     num_heads: int | None = None
     head_dim: int | None = None
     num_kv_heads: int | None = None
@@ -471,6 +473,7 @@ class DecoderSpec:
         layer = self.layers[i]
         own: dict[str, Any] = {
             "names": layer.names,
+            "o_bias": layer.o_bias,
             "num_heads": layer.num_heads,
             "head_dim": layer.head_dim,
             "num_kv_heads": layer.num_kv_heads,

@@ -1121,6 +1121,7 @@ VARIANTS += [
     ),
 ]
 VARIANTS += [
+    Variant("gpt-neox-japanese", "GPTNeoXJapanese", {"rotary_pct": 0.5}, end_to_end=True),
     Variant(
         "kolibri",
         "Kolibri1",
