@@ -249,9 +249,12 @@ def finish(
     place = (segment & 1) * 2
     sums.index(place + SIDE).store(sum_M)
     barrier()
-    mbarrier.arrive(q_free, count=1)
     mbarrier.arrive(summed.index(SIDE), count=1)
     mbarrier.wait(summed.index(1 - SIDE), segment & 1)
+    # Parity tells a phase from the next alone, not from the one behind that. The other warpgroup
+    # needs the next queries to come so far, and these need all warps of this one to be here.
+    barrier()
+    mbarrier.arrive(q_free, count=1)
     sum_M = gl.convert_layout(sum_M, ALONG) + sums.index(place + 1 - SIDE).load(ALONG)
     row_M = gl.program_id(0) * HEADS + gl.arange(0, HEADS, ALONG)
     channel_L = SIDE * HALF + gl.arange(0, HALF, gl.SliceLayout(0, ACC))
@@ -380,7 +383,7 @@ def barriers(count: gl.constexpr, arrivals: gl.constexpr):
     return found
 
 
-@gluon.jit(do_not_specialize=["num_reqs"])
+@gluon.jit(do_not_specialize=["num_reqs", "table_stride"])
 def latent_decode(
     out_ptr, wide_desc, q_desc, rows_desc, table_ptr, seq_lens_ptr,
     partial_ptr, stats_ptr, num_reqs, table_stride,
