@@ -101,6 +101,18 @@ def test_a_tree_has_more_drafts_accepted_than_its_chain(open_pair: Open) -> None
     assert found[TREE][1] > 1.1 * found[CHAIN][1]
 
 
+@pytest.mark.slow
+def test_ranks_take_the_same_path(open_pair: Open) -> None:
+    prompts = [TokensPrompt([7 * n, 3, n + 1]) for n in range(6)]
+    with open_pair(None) as llm:
+        plain = llm.generate(prompts, GREEDY)
+    with open_pair(TREE, tensor_parallel_size=2) as llm:
+        found = llm.generate(prompts, GREEDY)
+        assert llm.stats().num_accepted_tokens > 0
+    for ours, theirs in zip(found, plain, strict=True):
+        check(ours.outputs, theirs.outputs)
+
+
 def test_a_stream_that_is_left_leaves_nothing_behind(open_pair: Open) -> None:
     prompts = [TokensPrompt([3, 1, 4, 1, n]) for n in range(4)]
     with open_pair(TREE, enable_prefix_caching=False) as llm:
@@ -125,6 +137,7 @@ def test_a_stream_that_is_left_leaves_nothing_behind(open_pair: Open) -> None:
             "model has 3 heads",
         ),
         ({"speculative_token_tree": "[(0, 0)]"}, "not its parent"),
+        ({"pipeline_parallel_size": 2}, "needs all layers in one stage"),
         ({"num_speculative_tokens": 4}, "is 4, but .* has 10 nodes"),
         ({"method": "mtp", "model": None}, "no option|has none"),
         ({"method": "ngram", "model": None}, "no option .*speculative_token_tree"),
@@ -138,6 +151,7 @@ def test_trees_that_nobody_makes_are_refused(
         "model": str(checkpoint / "head"),
         "speculative_token_tree": TREE,
     } | changes
+    ranks = {"pipeline_parallel_size": options.pop("pipeline_parallel_size", 1)}
     options = {name: value for name, value in options.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
-        open_pair(None, speculative_config=options)
+        open_pair(None, speculative_config=options, **ranks)
