@@ -140,7 +140,8 @@ def marked(plugins) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     found = [choose_format(plugins, "tool", name, {}) for name in FORMATS]
     marks = {mark for one in found for mark in one.markers}
-    marks -= {mark for tags in TABLE for mark in (tags.key, *tags.key_end, tags.value_end)}
+    within = ((tags.key, *tags.key_end, *tags.kinds, tags.value_end) for tags in TABLE)
+    marks -= {mark for marks_of_one in within for mark in marks_of_one}
     backend.add_special_tokens(sorted(marks))
     return Tokenizer(backend, {"eos_token": "<|im_end|>"}, {})
 
