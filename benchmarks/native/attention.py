@@ -79,7 +79,7 @@ def attention(
         for keys, values in cache:
             kernel(
                 *(t.data_ptr() for t in (out, qkv, keys, values, table, starts, lengths)),
-                *(0, requests, HEADS, KV_HEADS, DIM, BLOCK, blocks),
+                *(0, 0, requests, HEADS, KV_HEADS, DIM, BLOCK, blocks),
                 *(out.stride(0), qkv.stride(0), keys.stride(0), BLOCK * DIM, table.stride(0)),
                 *(DIM**-0.5, 0, 0.0, 1, *stored),
             )

@@ -274,9 +274,13 @@ class TaskRun {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
-      ChunkScales scales;
-      if (args_.token_scales) scales = {s_.key_scales(head), s_.value_scales(head)};
-      const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, scales,
+      RowTerms terms;
+      if (args_.token_scales) terms = {s_.key_scales(head), s_.value_scales(head)};
+      if (args_.slopes) {
+        terms.slope = args_.slopes[query_head(head, row)] / map_.unit;
+        terms.position = position;
+      }
+      const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, terms,
                                         s_.states[at], s_.weights(at));
       if (rescale == 1.0f || is_first(key)) return;
       const Vec factor = vset(rescale);
@@ -454,16 +458,18 @@ void attend(const AttentionArgs& args, int dtype, int kv_dtype) {
 template <class... Stored>
 void paged_attention(uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache,
                      uintptr_t block_table, uintptr_t query_start_loc, uintptr_t seq_lens,
-                     uintptr_t sinks, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
-                     int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
-                     int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
-                     int window, float softcap, int dtype, Stored... stored) {
+                     uintptr_t sinks, uintptr_t slopes, int num_reqs, int num_heads,
+                     int num_kv_heads, int head_dim, int block_size, int max_blocks,
+                     int64_t out_stride, int64_t q_stride, int64_t block_stride,
+                     int64_t head_stride, int64_t table_stride, float scale, int window,
+                     float softcap, int dtype, Stored... stored) {
   AttentionArgs args{reinterpret_cast<const void*>(q), reinterpret_cast<const void*>(k_cache),
                      reinterpret_cast<const void*>(v_cache), reinterpret_cast<void*>(out),
                      reinterpret_cast<const int32_t*>(block_table),
                      reinterpret_cast<const int32_t*>(query_start_loc),
                      reinterpret_cast<const int32_t*>(seq_lens),
-                     reinterpret_cast<const float*>(sinks), num_reqs, num_heads, num_kv_heads,
+                     reinterpret_cast<const float*>(sinks),
+                     reinterpret_cast<const float*>(slopes), num_reqs, num_heads, num_kv_heads,
                      head_dim, block_size, max_blocks, q_stride, out_stride, table_stride,
                      block_stride, head_stride, scale, window, softcap};
   attend(args, dtype, stored_as(args, dtype, stored...));
@@ -475,14 +481,16 @@ void bind_attention(nb::module_& m) {
   m.def(
       "paged_attention", recorded(&paged_attention<>), nb::call_guard<nb::gil_scoped_release>(),
       "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
-      "    num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks, out_stride,\n"
-      "    q_stride, block_stride, head_stride, table_stride, scale, window, softcap, dtype)\n\n"
+      "    slopes, num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks,\n"
+      "    out_stride, q_stride, block_stride, head_stride, table_stride, scale, window, softcap,\n"
+      "    dtype)\n\n"
       "Causal attention of every query token over its request's cached keys and values.\n\n"
       "Addresses: out, q [num_tokens, num_heads, head_dim] with token strides; k_cache, v_cache\n"
       "with strides per block and kv head, per head K [head_dim/p][block_size][p] and\n"
       "V [block_size/p][head_dim][p] with p = 1 for float32, else 2; block_table\n"
       "[num_reqs, max_blocks] int32 with a row stride; query_start_loc [num_reqs + 1] int32;\n"
-      "seq_lens [num_reqs] int32, this step's tokens included; sinks [num_heads] float32 or 0.\n"
+      "seq_lens [num_reqs] int32, this step's tokens included; sinks [num_heads] float32 or 0;\n"
+      "slopes [num_heads] float32 or 0: what logits fall by for each token of distance.\n"
       "window 0 and softcap 0 mean none. Strides count elements. Requests without queries and\n"
       "output rows of no request are left alone.\n\n"
       "Raises:\n    ValueError: A size is out of range, or a request outgrows its block table.");

@@ -17,7 +17,7 @@ struct AttentionArgs {
   const void *q, *k_cache, *v_cache;
   void* out;
   const int32_t *block_table, *query_start_loc, *seq_lens;
-  const float* sinks;  // [num_heads] or null
+  const float *sinks, *slopes;  // [num_heads] or null
   int num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks;
   int64_t q_stride, out_stride, table_stride, block_stride, head_stride;
   float scale;

@@ -82,39 +82,58 @@ inline float largest_of(const float* scores, int padded) {
   return vmax_lane(largest);
 }
 
-// What scores of keys, and weights of their values, are multiplied by; null for nothing. There is a
-// number for each column, 0 behind the last key.
-struct ChunkScales {
+// What changes a row's scores beside the map of all scores.
+//
+// Scores of keys, and weights of their values, are multiplied by scales; null for none. There is a
+// number for each column, 0 behind the last key. With ALiBi (Press et al. 2022, arXiv:2108.12409)
+// mapped scores fall by `slope`, in units of scores, for each column before the row's `position`.
+struct RowTerms {
   const float *keys = nullptr, *values = nullptr;
+  float slope = 0;
+  int position = 0;
 };
 
 inline void multiply_row(float* to, const float* by, int n) {
   for (int i = 0; i < n; i += VL) vstore(to + i, vload(to + i) * vload(by + i));
 }
 
+inline void add_slope(float* scores, int n, float slope, int position) {
+  float columns[VL];
+  for (int i = 0; i < VL; ++i) columns[i] = float(i - position);
+  Vec distance = vload(columns);
+  for (int i = 0; i < n; i += VL, distance += vset(float(VL))) {
+    vstore(scores + i, vfma(vset(slope), distance, vload(scores + i)));
+  }
+}
+
 // Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
 // vectors. Returns the factor on what was accumulated before.
 //
 // Weights must be finite, not at most 1: the reference of the chunks before, or at first the
-// largest of a few scores, nearly always does, and saves a pass that looks for the maximum.
+// largest of a few scores, nearly always does, and saves a pass that looks for the maximum. Where
+// scores fall with the distance, that is the largest of the last few.
 template <class A>
 float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
-                  const ChunkScales& scales, RowState& state, A* weights) {
+                  const RowTerms& terms, RowState& state, A* weights) {
   if (begin >= end) {  // no key, hence no reference either
     std::fill(weights, weights + padded, A{});
     return 1.0f;
   }
-  if (scales.keys) multiply_row(scores, scales.keys, padded);
+  if (terms.keys) multiply_row(scores, terms.keys, padded);
   if (map.cap > 0) map.soft_cap(scores, padded);
+  if (terms.slope != 0) add_slope(scores, padded, terms.slope, terms.position);
   std::fill(scores, scores + begin, kMinusInfinity);
   std::fill(scores + end, scores + padded, kMinusInfinity);
   const float exponent = map.exponent(), before = state.reference;
   float reference = before;
   if (before == kMinusInfinity) reference = vmax_lane(vload(scores + begin / VL * VL));
-  float sum = weigh_row(scores, padded, exponent, reference, scales.values, weights);
+  if (terms.slope > 0) {
+    reference = std::max(reference, vmax_lane(vload(scores + (end - 1) / VL * VL)));
+  }
+  float sum = weigh_row(scores, padded, exponent, reference, terms.values, weights);
   if (!(std::abs(sum) <= kMaxWeights)) {  // what overflows may be NaN, or negative (vexp2)
     reference = largest_of(scores, padded);
-    sum = weigh_row(scores, padded, exponent, reference, scales.values, weights);
+    sum = weigh_row(scores, padded, exponent, reference, terms.values, weights);
   }
   if (reference == before) {
     state.sum += sum;

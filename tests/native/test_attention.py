@@ -25,8 +25,9 @@ def native(native_or_emulated: ModuleType) -> ModuleType:
 class Case:
     """One batch: (queries, length) of each request, and the attention's parameters.
 
-    `shares` has, for some requests, an earlier one and how many keys, whole blocks of them, both
-    have in the same blocks.
+    `slope` is what logits of the first head fall by for each token of distance; each further head
+    has half as much. `shares` has, for some requests, an earlier one and how many keys, whole
+    blocks of them, both have in the same blocks.
     """
 
     requests: list[tuple[int, int]]
@@ -37,12 +38,17 @@ class Case:
     window: int = 0
     softcap: float = 0.0
     sinks: bool = False
+    slope: float = 0.0
     value_scale: float = 1.0
     shares: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
         return sum(queries for queries, _ in self.requests)
+
+    @property
+    def slopes(self) -> torch.Tensor:
+        return self.slope * 0.5 ** torch.arange(self.num_heads)
 
 
 def reference_request(
@@ -60,6 +66,7 @@ def reference_request(
         scores = case.softcap * torch.tanh(scores / case.softcap)
     positions = torch.arange(len(k) - len(q), len(k))[:, None]
     keys = torch.arange(len(k))[None]
+    scores -= case.slopes.double()[:, None, None] * (positions - keys)
     seen = keys <= positions
     if case.window:
         seen &= keys > positions - case.window
@@ -82,7 +89,7 @@ class Batch:
         wide = torch.randn(case.num_tokens, heads + 2 * kv_heads, dim, generator=rng).to(dtype)
         self.q = wide[:, :heads]
         self.out = torch.full((case.num_tokens + 3, heads, dim), torch.nan, dtype=dtype)
-        self.sinks = torch.randn(heads, generator=rng) * 2
+        self.sinks, self.slopes = torch.randn(heads, generator=rng) * 2, case.slopes
         ends = [0, *(queries for queries, _ in case.requests)]
         self.query_start_loc = torch.tensor(ends).cumsum(0).int()
         self.seq_lens = torch.tensor([length for _, length in case.requests]).int()
@@ -122,6 +129,7 @@ class Batch:
             *(t.data_ptr() for t in (self.out, self.q, self.cache[0], self.cache[1])),
             *(t.data_ptr() for t in (self.block_table, self.query_start_loc, self.seq_lens)),
             self.sinks.data_ptr() if case.sinks else 0,
+            self.slopes.data_ptr() if case.slope else 0,
             *(len(case.requests), case.num_heads, case.num_kv_heads, case.head_dim),
             *(case.block_size, self.block_table.shape[1]),
             *(self.out.stride(0), self.q.stride(0), self.cache.stride(1)),
@@ -176,6 +184,9 @@ CASES = {
     "sinks": Case([*MIXED, (1, 1300)], sinks=True),
     "sinks-splits": Case([(1, 2100)], num_heads=2, num_kv_heads=1, sinks=True),
     "sinks-window-softcap": Case(MIXED, window=50, softcap=3.0, sinks=True),
+    "slopes": Case([*MIXED, (1, 1900), (40, 1300)], slope=0.5),
+    "slopes-splits": Case([(1, 2100)], num_heads=2, num_kv_heads=1, slope=0.01),
+    "slopes-window-softcap-sinks": Case(MIXED, window=50, softcap=3.0, sinks=True, slope=0.25),
 }
 
 
@@ -273,6 +284,7 @@ def test_random_batches(native: ModuleType, rng: torch.Generator) -> None:
             window=draw(0, 1) * draw(1, 200),
             softcap=draw(0, 1) * 4.0,
             sinks=bool(draw(0, 1)),
+            slope=draw(0, 1) * 0.3,
             shares=shares,
         )
         check(native, case, [torch.float32, torch.bfloat16][draw(0, 1)], rng)
@@ -323,6 +335,16 @@ def test_scores_that_rise_and_fall_along_the_keys(
         batch.fill_cache(torch.Generator().manual_seed(1))
         batch.run(native)
         batch.check(5e-4)  # what rounding scores of several hundreds makes of weights
+
+
+@pytest.mark.parametrize("slope", [-0.2, 4.0])
+@pytest.mark.parametrize("dtype", CODES)
+def test_steep_slopes(
+    native: ModuleType, slope: float, dtype: torch.dtype, rng: torch.Generator
+) -> None:
+    batch = Batch(Case([(1, 1900), (40, 1300)], sinks=True, slope=slope), dtype, rng)
+    batch.run(native)
+    batch.check(5e-4)  # as above
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -386,7 +408,7 @@ def test_numbers_of_8_bits_are_read_exactly(
     table, starts, lengths = (torch.tensor(x).int() for x in ([[0]], [0, 1], [1]))
     native.paged_attention_8bit(
         *(t.data_ptr() for t in (out, q, *cache, table, starts, lengths)),
-        *(0, 1, heads, 1, 256, 8, 1, 256 * heads, 256 * heads, 2048, 2048, 1, 1.0, 0, 0.0),
+        *(0, 0, 1, heads, 1, 256, 8, 1, 256 * heads, 256 * heads, 2048, 2048, 1, 1.0, 0, 0.0),
         *(CODES[dtype], NARROW[kind], scales.data_ptr(), False),
     )
     assert torch.equal(out, (want / 4).to(dtype).expand(heads, -1))
@@ -399,7 +421,7 @@ def test_a_nan_of_8_bits_stays_nan(native: ModuleType, kind: torch.dtype) -> Non
     table, starts, lengths = (torch.tensor(x).int() for x in ([[0]], [0, 1], [2]))
     native.paged_attention_8bit(
         *(t.data_ptr() for t in (out, q, *cache, table, starts, lengths)),
-        *(0, 1, 1, 1, 8, 8, 1, 8, 8, 64, 64, 1, 1.0, 0, 0.0, 0, NARROW[kind], 0, False),
+        *(0, 0, 1, 1, 1, 8, 8, 1, 8, 8, 64, 64, 1, 1.0, 0, 0.0, 0, NARROW[kind], 0, False),
     )
     assert out.isnan().all() == kind.is_floating_point
 
@@ -407,5 +429,5 @@ def test_a_nan_of_8_bits_stays_nan(native: ModuleType, kind: torch.dtype) -> Non
 def test_other_types_of_a_cache_are_refused(native: ModuleType, rng: torch.Generator) -> None:
     with pytest.raises(ValueError, match="cache dtype code 2"):
         native.paged_attention_8bit(
-            *[0] * 8, 0, 1, 1, 8, 8, 0, 8, 8, 64, 64, 1, 1.0, 0, 0.0, 1, 2, 0, False
+            *[0] * 9, 0, 1, 1, 8, 8, 0, 8, 8, 64, 64, 1, 1.0, 0, 0.0, 1, 2, 0, False
         )

@@ -36,7 +36,6 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         spec.dtype,
         {
             **refusals(spec),
-            "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
             f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
             != spec.head_dim,
             f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(
@@ -65,6 +64,7 @@ class Attention:
         code = DTYPE_CODES[spec.dtype]
         self._numbers = (spec.scale, spec.window or 0, spec.softcap or 0.0, code)
         self._sinks = spec.sinks
+        self._slopes = torch.tensor(spec.alibi.slopes(spec.num_heads)) if spec.alibi else None
         self._spec = spec
         self._cache: Tensor | None = None
 
@@ -93,6 +93,7 @@ class Attention:
             prepared.query_start_loc.data_ptr(),
             prepared.seq_lens.data_ptr(),
             0 if sinks is None else sinks.data_ptr(),
+            0 if self._slopes is None else self._slopes.data_ptr(),
             prepared.num_reqs,
             *self._heads,
             table.size(1),

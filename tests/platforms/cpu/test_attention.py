@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import PLAIN_LAYOUT, AttentionMetadata, AttentionSpec, RotaryAndCacheSpec
+from hotshoe.slots import PLAIN_LAYOUT, Alibi, AttentionMetadata, AttentionSpec, RotaryAndCacheSpec
 from hotshoe.slots.reference import attention as plain
 from hotshoe.slots.reference import rotary as plain_rotary
 from hotshoe_cpu import attention, kv, rotary
@@ -102,7 +102,13 @@ def metadata(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"window": 9}, {"softcap": 20.0, "sinks": True}, {"block_size": 8, "num_heads": 6}],
+    [
+        {},
+        {"window": 9},
+        {"softcap": 20.0, "sinks": True},
+        {"block_size": 8, "num_heads": 6},
+        {"alibi": Alibi(12, 4, 4.0, 0.5), "softcap": 20.0},
+    ],
 )
 def test_steps_match_the_reference(
     facts: DeviceFacts, changes: dict[str, object], dtype: str, rng: torch.Generator
@@ -131,7 +137,8 @@ def test_caches_of_8_bits_match_the_reference(
     rng: torch.Generator,
 ) -> None:
     """Few heads of a KV head read what is kept as it is, many widen it first."""
-    spec = replace(SPEC, dtype=dtype, kv_dtype=kv_dtype, kv_scales=kv_scales)
+    alibi = Alibi(2 * group) if kv_scales != "tensor" else None
+    spec = replace(SPEC, dtype=dtype, kv_dtype=kv_dtype, kv_scales=kv_scales, alibi=alibi)
     check_steps(replace(spec, num_heads=2 * group, window=18, softcap=9.0), facts, rng)
 
 
