@@ -50,7 +50,7 @@ void bind_norm(nb::module_&);
 void bind_rotary(nb::module_&);
 void bind_sampling(nb::module_&);
 void bind_indexer(nb::module_&);
-void bind_sparse_attention(nb::module_&);
+void bind_latent_attention(nb::module_&);
 void bind_selective_scan(nb::module_&);
 void bind_state_space(nb::module_&);
 }  // namespace hotshoe
@@ -78,7 +78,7 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_rotary(m);
   hotshoe::bind_sampling(m);
   hotshoe::bind_indexer(m);
-  hotshoe::bind_sparse_attention(m);
+  hotshoe::bind_latent_attention(m);
   hotshoe::bind_selective_scan(m);
   hotshoe::bind_state_space(m);
 }

@@ -8,6 +8,7 @@ import torch
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CacheView, IndexerSpec, MlaAttentionSpec, SparseMlaSpec, StepShape
 from hotshoe.slots.reference import indexer, sparse_mla_attention
+from hotshoe.slots.reference.rows import packed
 from hotshoe_cpu import sparse
 
 CHOICE = IndexerSpec(9, 24, 8, 13, "float32", "float32", 8)
@@ -45,6 +46,22 @@ def test_choices_are_those_of_the_reference(
     assert torch.equal(*(part.sort(dim=1).values for part in found))
 
 
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_choices_among_keys_of_8_bits(
+    facts: DeviceFacts, dtype: str, kind: str, rng: torch.Generator
+) -> None:
+    spec = replace(CHOICE, head_dim=48, dtype=dtype, kv_dtype=kind)
+    assert sparse.supports_choice(spec, facts).accepted
+    cache = packed(spec.row, torch.randn(320, 48, generator=rng)).view(40, 8, -1)
+    cache[:, :, 52:64] = 0xFF  # a scale fills four places, of which one is read
+    q = torch.randn(COUNT, 9, 48, generator=rng).to(getattr(torch, dtype))
+    weights, (shape, view) = torch.randn(COUNT, 9, generator=rng), step()
+    ours, theirs = sparse.Indexer(spec, facts), indexer.Indexer(spec, facts)
+    found = [op(q, weights, cache, op.prepare(shape, view)) for op in (ours, theirs)]
+    assert torch.equal(*(part.sort(dim=1).values for part in found))
+
+
 def test_scores_that_are_not_numbers(facts: DeviceFacts, rng: torch.Generator) -> None:
     """A key of NaN is chosen last, and a query of NaN gets positions that it sees."""
     cache, (shape, view) = torch.randn(40, 8, 24, generator=rng), step()
@@ -57,19 +74,21 @@ def test_scores_that_are_not_numbers(facts: DeviceFacts, rng: torch.Generator) -
     assert found[1].min() >= 0 and found[1].max() <= 29 and len(found[1].unique()) == 13
 
 
+@pytest.mark.parametrize("form", ["", "int8", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2), ("float16", 4e-3)]
 )
 def test_attention_is_that_of_the_reference(
-    facts: DeviceFacts, dtype: str, tolerance: float, rng: torch.Generator
+    facts: DeviceFacts, dtype: str, tolerance: float, form: str, rng: torch.Generator
 ) -> None:
-    attention = replace(LATENT, dtype=dtype, kv_dtype=dtype)
+    attention = replace(LATENT, latent_dim=48, dtype=dtype, kv_dtype=form or dtype)
     spec, kind = SparseMlaSpec(attention, 70), getattr(torch, dtype)
     assert sparse.supports(spec, facts).accepted
     shape, view = step()
-    cache = torch.randn(40, 8, 48, generator=rng).to(kind)
+    rows = torch.randn(320, 56, generator=rng).to(kind)
+    cache = packed(attention.row, rows).view(40, 8, -1)
     q = torch.randn(COUNT, 35, 24, generator=rng).to(kind)
-    up = (torch.randn(35, 28, 40, generator=rng) / 6).to(kind)
+    up = (torch.randn(35, 28, 48, generator=rng) / 6).to(kind)
     chosen = torch.full((COUNT, 70), -1, dtype=torch.int32)
     seen = [at + 1 for count, length in REQUESTS for at in range(length - count, length)]
     for row, number in zip(chosen, seen, strict=True):
@@ -85,7 +104,9 @@ def test_attention_is_that_of_the_reference(
 
 
 def test_refusals(facts: DeviceFacts) -> None:
-    eight = replace(CHOICE, kv_dtype="int8")
-    assert "kv_dtype int8 is not one of float32" in sparse.supports_choice(eight, facts).reason
+    four = replace(CHOICE, kv_dtype="int4")
+    assert "kv_dtype int4 is not one of float32" in sparse.supports_choice(four, facts).reason
+    odd = replace(CHOICE, kv_dtype="int8")
+    assert "multiples of 16 bytes, not 24" in sparse.supports_choice(odd, facts).reason
     spec = SparseMlaSpec(replace(LATENT, dtype="float64"), 3)
     assert "element type float64" in sparse.supports(spec, facts).reason

@@ -9,11 +9,12 @@
 #include "common/parallel.h"
 #include "common/rows.h"
 #include "record/record.h"
-#include "sparse/product.h"
+#include "latent/product.h"
+#include "latent/rows.h"
 
 namespace nb = nanobind;
 
-namespace hotshoe::sparse {
+namespace hotshoe::latent {
 namespace {
 
 constexpr int64_t kKeys = 512;                // of a unit, at most
@@ -40,12 +41,13 @@ struct Indexing {
 };
 
 // Scores some queries of one request against some keys.
-template <class T, class C>
+template <class T>
 void score(const Indexing& job, const Query* queries, const Unit& unit) {
-  const int64_t dim = job.keys.width, size = job.heads * dim;
+  const int64_t dim = job.keys.width(), size = job.heads * dim;
   auto* turned = (float*)thread_scratch(
-      size_t((dim + job.heads) * kStrip + unit.count * size) * sizeof(float));
+      size_t((dim + job.heads) * kStrip + unit.count * size + dim) * sizeof(float));
   float *products = turned + dim * kStrip, *q = products + job.heads * kStrip;
+  float* row = q + unit.count * size;
   for (int64_t i = 0; i < unit.count; ++i) {
     convert_row((const T*)job.q + queries[unit.first + i].token * size, q + i * size, size);
   }
@@ -54,14 +56,15 @@ void score(const Indexing& job, const Query* queries, const Unit& unit) {
     const int64_t n = std::min(kStrip, unit.key_end - key);
     if (n < kStrip) std::fill_n(turned, dim * kStrip, 0.0f);
     for (int64_t j = 0; j < n; ++j) {
-      const C* row = job.keys.at<C>(blocks, key + j);
-      for (int64_t d = 0; d < dim; ++d) turned[d * kStrip + j] = to_float(row[d]);
+      job.keys.load(blocks, key + j, row);
+      for (int64_t d = 0; d < dim; ++d) turned[d * kStrip + j] = row[d];
     }
     for (int64_t i = 0; i < unit.count; ++i) {
       const Query& query = queries[unit.first + i];
       const int64_t seen = std::min(n, query.position + 1 - key);
       if (seen <= 0) continue;
-      multiply(q + i * size, dim, job.heads, turned, kStrip, kStrip, dim, products, kStrip, false);
+      multiply({q + i * size, dim, 1}, job.heads, turned, kStrip, kStrip, dim, products, kStrip,
+               false);
       const float* weights = job.weights + query.token * job.heads;
       Vec sums[2] = {vzero(), vzero()};
       for (int64_t h = 0; h < job.heads; ++h) {
@@ -119,7 +122,7 @@ std::vector<Unit> units_of(const std::vector<Query>& queries) {
   return units;
 }
 
-template <class T, class C>
+template <class T>
 void run(const Indexing& job, std::vector<Query>& queries, std::vector<float>& scores) {
   int64_t at = 0;
   for (Query& query : queries) {
@@ -133,7 +136,7 @@ void run(const Indexing& job, std::vector<Query>& queries, std::vector<float>& s
   }
   const std::vector<Unit> units = units_of(scored);
   parallel_dynamic(int64_t(units.size()),
-                   [&](int64_t i) { score<T, C>(job, scored.data(), units[size_t(i)]); });
+                   [&](int64_t i) { score<T>(job, scored.data(), units[size_t(i)]); });
   parallel_dynamic(int64_t(queries.size()), [&](int64_t i) {
     const Query& query = queries[size_t(i)];
     choose(query, job.top_k, job.out + query.token * job.top_k);
@@ -141,13 +144,14 @@ void run(const Indexing& job, std::vector<Query>& queries, std::vector<float>& s
 }
 
 void index_tokens(uintptr_t out, uintptr_t q, uintptr_t weights, uintptr_t cache,
-                  int64_t block_stride, uintptr_t table, int64_t table_stride, uintptr_t starts,
-                  uintptr_t lens, int64_t count, int64_t heads, int64_t dim, int64_t block_size,
-                  int64_t top_k, int dtype, int cache_dtype) {
+                  int64_t block_bytes, int64_t row_bytes, uintptr_t table, int64_t table_stride,
+                  uintptr_t starts, uintptr_t lens, int64_t count, int64_t heads, int64_t dim,
+                  int64_t block_size, int64_t top_k, int dtype, int cache_dtype) {
   const Indexing job{(int32_t*)out,
                      (const void*)q,
                      (const float*)weights,
-                     {(const void*)cache, block_stride, block_size, dim},
+                     {(const void*)cache, block_bytes, row_bytes, block_size, dim, 0,
+                      row_reader(dtype, cache_dtype)},
                      heads,
                      top_k};
   const auto *begin = (const int32_t*)starts, *length = (const int32_t*)lens;
@@ -156,10 +160,7 @@ void index_tokens(uintptr_t out, uintptr_t q, uintptr_t weights, uintptr_t cache
   int64_t held = 0;
   const auto flush = [&] {
     if (scores.size() < size_t(held)) scores.resize(size_t(held));
-    visit_float(dtype, [&](auto type) {
-      visit_float(cache_dtype,
-                  [&](auto kept) { run<decltype(type), decltype(kept)>(job, queries, scores); });
-    });
+    visit_float(dtype, [&](auto type) { run<decltype(type)>(job, queries, scores); });
     queries.clear();
     held = 0;
   };
@@ -177,19 +178,19 @@ void index_tokens(uintptr_t out, uintptr_t q, uintptr_t weights, uintptr_t cache
 }
 
 }  // namespace
-}  // namespace hotshoe::sparse
+}  // namespace hotshoe::latent
 
 namespace hotshoe {
 
 void bind_indexer(nb::module_& m) {
-  m.def("index_tokens", recorded(&sparse::index_tokens), nb::call_guard<nb::gil_scoped_release>(),
-        "index_tokens(out, q, weights, cache, block_stride, table, table_stride, starts, lens,\n"
-        "    count, heads, dim, block_size, top_k, dtype, cache_dtype)\n\n"
+  m.def("index_tokens", recorded(&latent::index_tokens), nb::call_guard<nb::gil_scoped_release>(),
+        "index_tokens(out, q, weights, cache, block_bytes, row_bytes, table, table_stride,\n"
+        "    starts, lens, count, heads, dim, block_size, top_k, dtype, cache_dtype)\n\n"
         "Choose the top_k positions of largest scores for every token of count requests; all, and\n"
         "-1 behind them, where there are no more. Addresses: out [tokens, top_k] int32, q [tokens,\n"
-        "heads, dim] of the dtype, weights [tokens, heads] float32, cache [blocks, block_size,\n"
-        "dim], table [count, columns], starts [count + 1] and lens [count] int32. Strides count\n"
-        "elements.\n\n"
+        "heads, dim] of the dtype, weights [tokens, heads] float32, cache [blocks, block_size]\n"
+        "rows of cache_dtype as latent_attention has them, table [count, columns], starts\n"
+        "[count + 1] and lens [count] int32. table_stride counts elements.\n\n"
         "Raises:\n    ValueError: an unknown dtype.");
 }
 
