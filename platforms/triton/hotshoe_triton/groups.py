@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hotshoe.errors import CheckpointError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
 from hotshoe.slots.reference import linear as reference
@@ -132,13 +133,16 @@ class Linear:
         The bits are less than 1/100 of what numbers of 16 bits lose by their own rounding.
 
         Raises:
-            ValueError: Zero points were kept otherwise before.
+            CheckpointError: Zero points were kept otherwise before; nothing was written.
         """
         exact = self._dtype == torch.float32 or self._bits == 8 or zero.is_floating_point()
         fit = not exact and (zero.is_meta or (zero.amin() >= 0 and zero.amax() <= MOST))
         form = "inside" if fit else "apart"
         if self._words.numel() and form != self._zeros:
-            raise ValueError(f"zero points kept {form} cannot replace those kept {self._zeros}")
+            raise CheckpointError(
+                f"new zero points kept {form} cannot replace those kept {self._zeros}, as kernels "
+                "read them otherwise; start the engine with the new weights"
+            )
         self._zeros = form
         if not fit:
             self._zero = renewed(self._zero, zero.float())
@@ -260,7 +264,9 @@ def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Line
     else:
         split = split_of(tiles, spec.in_features, chunk, 4, facts.compute_units)
     itemsize = 4 if spec.dtype == "float32" else 2
-    stage_bytes = block_n * chunk // 2 + rows * chunk * itemsize
+    assert spec.weight is not None
+    word_bytes = block_n * chunk * BITS[spec.weight.format] // 8
+    stage_bytes = word_bytes + rows * chunk * itemsize
     most = 3 if arch.backend == "cuda" and rows <= ROW_BLOCKS[-1] else 2
     stages = max(1, min(most, arch.shared_bytes // stage_bytes))
     return LinearConfig("grouped", block_n, chunk, split, warps, stages)
