@@ -71,8 +71,8 @@ constexpr int kReadingRows = 8;
 
 // Fills `plan`, reusing its memory.
 //
-// Throws std::invalid_argument when a request is longer than its block table or shorter than
-// its own queries.
+// Throws std::invalid_argument when a size is out of range, or when a request is longer than its
+// block table or shorter than its own queries.
 void make_plan(const AttentionArgs& args, int threads, Plan& plan);
 
 }  // namespace hotshoe
