@@ -27,7 +27,12 @@ from hotshoe.slots import CacheView, StepShape, TreeNodes
 @dataclass(frozen=True, slots=True)
 class StagedInputs:
     """Fields of `StepInputs` on the device. Those that a recorded step reads come first, ahead of
-    them what recorded pieces read, so that their place depends on the padded size alone."""
+    them what recorded pieces read, so that their place depends on the padded size alone.
+
+    Attributes:
+        sampled_index: [s or more] flat index into the token table for each sampled token, then
+            places that nobody reads, so that there are as many as requests.
+    """
 
     token_index: Tensor
     positions: Tensor
@@ -35,8 +40,8 @@ class StagedInputs:
     rows: Tensor
     query_start_loc: Tensor
     seq_lens: Tensor
-    sample_at: Tensor
     sampled_index: Tensor
+    sample_at: Tensor
     block_index: Tensor
     block_values: Tensor
     token_put_index: Tensor

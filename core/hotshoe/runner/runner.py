@@ -8,8 +8,6 @@ until what was sampled takes their places; what stands behind an accepted token 
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -31,21 +29,21 @@ from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_logprobs, prompt_spans
+from hotshoe.runner.recording import RECORDING_S, Allowance
 from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.trees import TreeAhead, TreeRows
 from hotshoe.runner.verified import as_decodes
-from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler
+from hotshoe.sampling import LogprobTensors, RecordedSampling, SampledBatch, Sampler
 from hotshoe.sampling.verify import branching
+from hotshoe.slots import RecordableSampleOp
 from hotshoe.types import StepPlan
 
-_log = logging.getLogger(__name__)
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
 INBOX_BYTES = 1 << 20
-#: Recording 33 sizes takes 4 s on a fast device; one that needs far longer serves with fewer.
-RECORDING_S = 60.0
-#: Repeats a recorded step, whose inputs were staged for it; returns logits of rows that sample.
-Replay: TypeAlias = Callable[[StepInputs, StagedInputs], Tensor]
+#: Repeats a recorded step, whose inputs were staged for it; returns logits of rows that sample, and
+#: their tokens, where it has sampled.
+Replay: TypeAlias = Callable[[StepInputs, StagedInputs], tuple[Tensor, SampledBatch | None]]
 
 
 class Runner:
@@ -88,15 +86,23 @@ class Runner:
         self._decodes = {adapted: Recordings(limits.graph_sizes) for adapted in kinds}
         self._mixed = {adapted: Recordings(limits.piece_sizes) for adapted in kinds}
         self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
-        shape = (limits.max_num_seqs, self._rows.width)
+        # One row more than requests: padding writes there.
+        shape = (limits.max_num_seqs + 1, self._rows.width)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._flat_tokens = self._tokens.view(-1)
-        # One row more than requests: padding rows read it, and it names null blocks alone.
+        self._nowhere = limits.max_num_seqs * self._rows.width
+        # Likewise: padding reads it, and it names null blocks alone.
         nulls = torch.tensor(limits.null_blocks, dtype=torch.int32, device=device)
         table = (limits.max_num_seqs + 1, self._rows.max_blocks)
         self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
         sampling = (limits.eos_token_ids, self._tokens, limits.max_logprobs, ops.processors)
         self._sampler = Sampler(model.vocab_size, ops.sample, *sampling)
+        # A recorded step that decodes samples as well where nobody else needs what it computes.
+        alone = self._is_last and self._peers.tp is None and GENERATE in model.tasks
+        self._choice: RecordedSampling | None = None
+        if alone and isinstance(ops.sample, RecordableSampleOp) and limits.graph_sizes:
+            places = max(limits.graph_sizes), device
+            self._choice = RecordedSampling(self._sampler, ops.sample, *places)
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
         self._pooling = PoolingRows()
@@ -112,6 +118,7 @@ class Runner:
         """Let a loaded head make drafts behind each step; its caches are among the model's."""
         kind = TreeAhead if self._limits.trees else Ahead
         self._ahead = self._forward.ahead = kind(head, self._tables)
+        self._choice = None
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -161,28 +168,30 @@ class Runner:
 
         When `RECORDING_S` are over, what is left is padded to what there is.
         """
-        begin = time.monotonic()
+        allowance = Allowance(RECORDING_S, self._peers.tp, self._tokens.device)
         for adapted in self._decodes:
-            self._record_decodes(begin, adapted)
-            self._record_mixed(begin, adapted)
+            self._record_decodes(allowance, adapted)
+            self._record_mixed(allowance, adapted)
         if self._ahead is not None and self._limits.piece_sizes:
             self._ahead.record(self._record, graph_sizes(self._limits.max_num_seqs))
 
-    def _record_decodes(self, begin: float, adapted: bool) -> None:
+    def _record_decodes(self, allowance: Allowance, adapted: bool) -> None:
         decodes = self._decodes[adapted]
-        for size in reversed(decodes.sizes):
-            if self._spent(begin, decodes, "decoding requests", size):
-                break
+        for size in allowance.sizes(decodes, "decoding requests"):
             if self._adapters is not None:
                 self._adapters.record(size, adapted)
             staged = self._stage_recorded(self._padding_inputs(np.ones(size, np.int32)))
-            decodes.keep(size, self._record(partial(self._forward.decode, staged)))
+            decodes.keep(size, self._record(partial(self._decode, staged)))
 
-    def _record_mixed(self, begin: float, adapted: bool) -> None:
+    def _decode(self, staged: StagedInputs) -> Tensor:
+        found = self._forward.decode(staged)
+        if self._choice is not None:
+            self._put(staged.sampled_index, self._choice(found))
+        return found
+
+    def _record_mixed(self, allowance: Allowance, adapted: bool) -> None:
         mixed = self._mixed[adapted]
-        for size in reversed(mixed.sizes):
-            if self._spent(begin, mixed, "tokens beside prompts", size):
-                break
+        for size in allowance.sizes(mixed, "tokens beside prompts"):
             if self._adapters is not None:
                 self._adapters.record(size, adapted)
             inputs = self._padding_inputs(np.ones(1, np.int32))
@@ -197,22 +206,6 @@ class Runner:
         assert in_place, "the inbox holds every step that is recorded"
         self._transfer.download([])()
         return staged
-
-    def _spent(self, begin: float, recordings: Recordings, of: str, size: int) -> bool:
-        """Tell whether the time for recordings is over, and say so; one of a kind there is."""
-        least = recordings.size_for(1)
-        if least is None:
-            return False
-        over = time.monotonic() - begin >= RECORDING_S
-        if self._peers.tp is not None:  # ranks take part in each other's steps: all or none
-            own = torch.tensor([float(over)], device=self._tokens.device)
-            over = bool(self._peers.tp.all_reduce(own).item())
-        if over:
-            _log.warning(
-                "recording steps took %g s; those of up to %d %s are padded to %d",
-                *(RECORDING_S, size, of, least),
-            )
-        return over
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         limits = self._limits
@@ -230,18 +223,20 @@ class Runner:
         count = inputs.num_tokens
         inputs, replay = self._recorded(inputs, adapted)
         staged, in_place = self._stage(inputs)
-        arrived = None
+        arrived = sampled = None
         if not self._is_first:
             arrived = self._peers.receive(count, len(inputs.positions))
         if replay is not None and in_place:
-            logits = replay(inputs, staged)
+            logits, sampled = replay(inputs, staged)
         else:
             logits = hidden = self._forward(inputs, staged, every=False, hidden=arrived)
             if self._is_last and len(inputs.sample_rows):
                 logits = self._forward.logits(hidden)
         if not self._is_last:
             return self._pass_on(step_id, logits[:count])
-        return self._end(step_id, inputs, staged, logits)
+        if sampled is not None:
+            return self._end(step_id, sampled)
+        return self._end(step_id, *self._sample(inputs, logits, staged))
 
     def _pass_on(self, step_id: int, hidden: Tensor) -> RunningStep:
         """End a step that another stage goes on with."""
@@ -273,19 +268,17 @@ class Runner:
         pooled = self._pooling.take(whole, pooling, hidden, self._forward.vectors)
         sampling = hidden[staged.sample_at]
         logits = self._forward.logits(sampling) if len(inputs.sample_rows) else sampling
-        return self._end(step_id, inputs, staged, logits, prompts, pooled)
+        return self._end(step_id, *self._sample(inputs, logits, staged), prompts, pooled)
 
     def _end(
         self,
         step_id: int,
-        inputs: StepInputs,
-        staged: StagedInputs,
-        logits: Tensor,
+        sampled: SampledBatch | None,
+        made: MadeDrafts | None = None,
         prompts: Sequence[tuple[int, LogprobTensors, int]] = (),
         pooled: Sequence[PooledRows] = (),
     ) -> RunningStep:
-        """Sample, let a head go on, and have all that a step brought sent to the host."""
-        sampled, made = self._sample(inputs, logits, staged)
+        """Have all that a step brought sent to the host."""
         tensors = [*sampled.tensors] if sampled is not None else []
         for _, found, _ in prompts:
             tensors += found.tensors
@@ -314,16 +307,19 @@ class Runner:
 
     def _replay_decodes(
         self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs
-    ) -> Tensor:
+    ) -> tuple[Tensor, SampledBatch | None]:
+        samples = inputs.sample_rows, inputs.sample_lens
+        plain = self._choice is not None and self._choice.begin(*samples)
         found = repeat()
         if self._ahead is None:
-            return found[: len(inputs.sample_rows)]
+            logits = found[: len(inputs.sample_rows)]
+            return logits, self._choice.found(logits) if self._choice and plain else None
         self._ahead.keep(found, ForwardBatch(staged.positions, *self._forward.read(inputs, staged)))
-        return self._forward.logits(found[: len(inputs.sample_rows)])
+        return self._forward.logits(found[: len(inputs.sample_rows)]), None
 
     def _replay_pieces(
         self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs
-    ) -> Tensor:
+    ) -> tuple[Tensor, SampledBatch | None]:
         self._forward.set_pieces(inputs, staged)
         hidden = repeat()
         if self._ahead is not None:
@@ -332,10 +328,12 @@ class Runner:
             batch = ForwardBatch(staged.positions[own], pieces.shape, pieces.views)
             self._ahead.keep(hidden[own], batch)
         sampling = self._is_last and len(inputs.sample_rows)
-        return self._forward.logits(hidden[staged.sample_at]) if sampling else hidden
+        return (self._forward.logits(hidden[staged.sample_at]) if sampling else hidden), None
 
     def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
         """Bring a step's arrays to the device and the tables there up to date."""
+        index = inputs.sample_rows * self._rows.width + inputs.sample_lens
+        spare = np.full(max(0, len(inputs.rows) - len(index)), self._nowhere)
         views, in_place = self._inbox.stage(
             [
                 inputs.token_index,
@@ -344,8 +342,8 @@ class Runner:
                 inputs.rows,
                 inputs.query_start_loc,
                 inputs.seq_lens,
+                np.concatenate([index, spare]),
                 inputs.sample_at,
-                inputs.sample_rows * self._rows.width + inputs.sample_lens,
                 inputs.blocks.index,
                 inputs.blocks.values,
                 inputs.tokens.index,
@@ -363,9 +361,9 @@ class Runner:
         self, inputs: StepInputs, logits: Tensor, staged: StagedInputs
     ) -> tuple[SampledBatch | None, MadeDrafts | None]:
         ahead, index = self._ahead, staged.token_index[: inputs.num_tokens]
+        places = staged.sampled_index[: len(inputs.sample_rows)]
         if len(inputs.sample_rows) == 0:
-            made = None if ahead is None else ahead(inputs, index, None, staged.sampled_index)
-            return None, made
+            return None, None if ahead is None else ahead(inputs, index, None, places)
         group, sampled = self._peers.tp, None
         if group is None or group.rank == 0:
             sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
@@ -374,11 +372,15 @@ class Runner:
             tokens = torch.empty(len(inputs.sample_rows), dtype=torch.int64, device=logits.device)
         if group is not None:
             group.broadcast(tokens, 0)
+        if ahead is None:
+            self._put(places, tokens)
+            return sampled, None
+        verified = self._flat_tokens[places]
+        return sampled, ahead(inputs, index, verified, self._put(places, tokens))
+
+    def _put(self, places: Tensor, tokens: Tensor) -> Tensor:
+        """Write sampled tokens into the table, and return them as they stand there."""
         # A failed row's -1 must not become an index before the engine hears of it.
         tokens = tokens.clamp(min=0).to(torch.int32)
-        if ahead is None:
-            self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
-            return sampled, None
-        verified = self._flat_tokens[staged.sampled_index]
-        self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
-        return sampled, ahead(inputs, index, verified, tokens)
+        self._flat_tokens.index_copy_(0, places, tokens)
+        return tokens

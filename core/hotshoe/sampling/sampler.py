@@ -4,6 +4,8 @@ Knows no scheduler and no model. The runner calls `set_row` when a row starts or
 sampler itself with the logits of the rows that sample in a step. Nothing waits for the device.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +48,13 @@ class BatchPlan:
     logprobs_widths: list[int]
     logprobs_more: Tensor | None
     logprobs_counts: list[int]
+
+    def reported(self, raw: Tensor | None, tokens: Tensor) -> LogprobTensors | None:
+        """Return log probabilities of the positions that report some, given their logits."""
+        if raw is None:
+            return None
+        widest = max(self.logprobs_widths)
+        return compute_logprobs(raw, tokens[self.logprobs_at], widest, self.logprobs_more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ class Sampler:
         params: Storage for the rows' parameters, as wide as the logits.
         sample_op: Chosen candidate of slot `sample`.
         eos_token_ids: Forbidden, with a request's stop tokens, until `min_tokens` are reached.
-        token_table: [max_num_seqs, max_model_len + 1] int32 or int64, on the device, shared with
+        token_table: [rows, max_model_len + 1] int32 or int64, on the device, shared with
             the runner, which writes it: all tokens known of each row, prompt first.
         max_logprobs: Caps what requests report.
         processors: Plan further stages that change values.
@@ -139,6 +148,11 @@ class Sampler:
         self._params.set_row(new, self._eos_token_ids)
         self._plan = None
 
+    @property
+    def masked(self) -> bool:
+        """Whether the next call has masks."""
+        return bool(self._masks[0])
+
     def set_masks(self, rows: Sequence[int], masks: Sequence[bytes]) -> None:
         """Give the masks of rows that the next call samples, as in `StepPlan.masks`."""
         self._masks = (rows, masks)
@@ -152,21 +166,16 @@ class Sampler:
             num_tokens: [n], tokens before this sample, prompt and drafts included; the token
                 table holds them.
         """
-        plan = self._planned(rows)
+        plan = self.planned(rows)
         logits = logits.float()
-        reporting = len(plan.logprobs_rows) > 0
-        raw = logits[plan.logprobs_at] if reporting else None
+        raw = logits[plan.logprobs_at] if plan.logprobs_rows else None
         step = Step(num_tokens, self._token_table)
         for stage in plan.stages:
             stage.apply(logits, step)
         if self._masks[0]:
             self._token_masks.apply(logits, rows, *self._masks)
-        tokens = self._sample_op(logits, *plan.arguments, self._uniforms(plan, num_tokens))
-        logprobs = None
-        if raw is not None:
-            chosen, k = tokens[plan.logprobs_at], max(plan.logprobs_widths)
-            logprobs = compute_logprobs(raw, chosen, k, plan.logprobs_more)
-        return SampledBatch(tokens, logprobs, plan, step.blamed)
+        tokens = self._sample_op(logits, *plan.arguments, self.uniforms(plan, num_tokens))
+        return SampledBatch(tokens, plan.reported(raw, tokens), plan, step.blamed)
 
     def warm_up(self, logits: Tensor) -> None:
         """Choose tokens of logits [n, vocab_size] by the operation alone, and forget them."""
@@ -176,13 +185,15 @@ class Sampler:
         uniform = torch.zeros(n, dtype=torch.float64, device=device)
         self._sample_op(logits.float(), zeros, top_k, zeros + 1, zeros, uniform)
 
-    def _uniforms(self, plan: BatchPlan, num_tokens: Ints) -> Tensor:
+    def uniforms(self, plan: BatchPlan, num_tokens: Ints) -> Tensor:
+        """Return the random numbers [n] of a step, as `SampleOp` takes them."""
         if plan.greedy:
             return plan.zeros
         values = torch.from_numpy(uniforms(self._params.seed[plan.rows], num_tokens))
         return values.to(self._token_table.device, non_blocking=True)
 
-    def _planned(self, rows: Ints) -> BatchPlan:
+    def planned(self, rows: Ints) -> BatchPlan:
+        """Return what rows need, the same as before while they are the same."""
         if self._plan is None or not np.array_equal(self._plan.rows, rows):
             self._plan = self._make_plan(rows.astype(np.int64))
         return self._plan

@@ -117,7 +117,7 @@ class Slot:
         needs: Methods, and `layout`, that an operation has beside being called, as its signature
             says; one that lacks them counts as not built.
         outside: It is called beside steps, for them, or in steps that are never recorded; a
-            recording never holds it.
+            recording holds it only where its operation asks for that (`RecordableSampleOp`).
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
         alone: Lazy path of what wraps a reference so that no row depends on its neighbors, for
             `--batch-invariant`; None where nothing does, and the reference is refused then.

@@ -270,6 +270,19 @@ class SampleOp(Protocol):
         ...
 
 
+@runtime_checkable
+class RecordableSampleOp(SampleOp, Protocol):
+    """A `SampleOp` that recordings of decode steps hold, as it never waits for the device.
+
+    It then computes n rows of some earlier step as well, whose tokens nobody reads.
+
+    Attributes:
+        recordable: True.
+    """
+
+    recordable: bool
+
+
 class TransferOp(Protocol):
     """Copies between host and device in the order of the device's work, without waiting for it."""
 

@@ -21,7 +21,9 @@ def supports(spec: SampleSpec, facts: DeviceFacts) -> Verdict:
 
 
 class Sample:
-    """See `hotshoe.slots.SampleOp`."""
+    """See `hotshoe.slots.RecordableSampleOp`."""
+
+    recordable = True
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class Transfer:
         target.copy_(source)
 
     def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
-        copies = [tensor.cpu() for tensor in tensors]
+        copies = [tensor.to("cpu", copy=True) for tensor in tensors]
         return lambda: copies
 
     def fetch(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
