@@ -190,6 +190,24 @@ def test_blocks_hold_each_pair_once(
     assert sorted(covered) == list(range(pairs))
 
 
+def test_blocks_that_nobody_has_cut_are_left_out(facts: DeviceFacts, rng: torch.Generator) -> None:
+    """A rehearsed start launches products and not the kernel that cuts blocks: all are zeros."""
+    spec, device = CLAMPED, facts.device
+    op = moe.Moe(spec, facts, BLOCKS)
+    size, tile = spec.gate_up.in_features, BLOCKS.first
+    order = torch.tensor([1 << 30, 0], dtype=torch.int32, device=device)[1:]
+    blocks = torch.zeros(2, 3, dtype=torch.int32, device=device)
+    x = torch.randn(1, size, generator=rng).to(device)
+    y = torch.full((1, spec.down.in_features), 7.0, device=device)
+    grid = (len(blocks) * -(-y.size(1) // tile.rows),)
+    op._grouped[grid](
+        y, x, *op._gate_up.operands(), order, blocks, x.stride(0), FIRST=True,
+        **(op._sizes(True) | {"N": y.size(1)}), **op._inner, **op._gate_up.constants(),
+        **tile.constants(), **op._chain,
+    )  # fmt: skip
+    assert (y == 7.0).all()
+
+
 @pytest.mark.parametrize("plan", [ALONE, BLOCKS], ids=["pairs", "blocks"])
 @pytest.mark.parametrize("spec", [spec_of(), CLAMPED], ids=["plain", "clamped"])
 def test_nan_stays_in_its_row(

@@ -76,10 +76,11 @@ def grouped_packed(
     row_N = tl.minimum(n_N, N - 1)
     wait(CHAINED)
     expert = tl.load(blocks_ptr + block * BLOCK_FIELDS)
-    if expert < 0:
-        return
+    begin = tl.load(blocks_ptr + block * BLOCK_FIELDS + 1)
     end = tl.load(blocks_ptr + block * BLOCK_FIELDS + 2)
-    m_M = tl.load(blocks_ptr + block * BLOCK_FIELDS + 1) + tl.arange(0, BLOCK_M)
+    if begin >= end:  # no pairs, also where nobody has cut any blocks and all fields are zeros
+        return
+    m_M = begin + tl.arange(0, BLOCK_M)
     at_M = tl.minimum(m_M, end - 1)
     pair_M = tl.load(order_ptr + at_M)
     from_M = pair_M // TOP_K if FIRST else at_M

@@ -222,10 +222,11 @@ def grouped(
     n_N, k_K = tile * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     wait(CHAINED)
     expert = tl.load(blocks_ptr + block * BLOCK_FIELDS)
-    if expert < 0:
-        return
+    begin = tl.load(blocks_ptr + block * BLOCK_FIELDS + 1)
     end = tl.load(blocks_ptr + block * BLOCK_FIELDS + 2)
-    m_M = tl.load(blocks_ptr + block * BLOCK_FIELDS + 1) + tl.arange(0, BLOCK_M)
+    if begin >= end:  # no pairs, also where nobody has cut any blocks and all fields are zeros
+        return
+    m_M = begin + tl.arange(0, BLOCK_M)
     # Pairs and rows behind the end read the last one; their products are not stored.
     at_M = tl.minimum(m_M, end - 1)
     pair_M = tl.load(order_ptr + at_M)
