@@ -137,3 +137,28 @@ def test_without_files_tables_name_experts_that_there_are(variants, checkpoints)
     with LLM(str(made.path), load_format="dummy", **OPTIONS) as llm:
         [result] = llm.generate([TokensPrompt([5, 6, 7])], GREEDY)
     assert len(result.outputs[0].token_ids) == 9
+
+
+def test_attention_between_pieces_of_a_recording_is_the_same(variants, checkpoints, stepper_class):
+    """A layer hands over one tensor, and attention for its first tokens gives the same result."""
+    variant = variants["deepseek-v4"]
+    path, text = checkpoints.get(variant).path, [random.randrange(256) for _ in range(40)]
+    plain, pieces = (stepper_class(path, variant.max_model_len) for _ in range(2))
+    forward, calls = pieces.model.forward, []
+
+    def recorded(hidden, batch):
+        views = batch.views
+
+        def between(q, attend, width=None):
+            calls.append(q.shape)
+            assert width == 4 * 24
+            return attend(q.clone(), views)
+
+        batch.between = between
+        return forward(hidden, batch)
+
+    pieces.model.forward = recorded
+    for tokens in (text[:21], text[21:22], text[22:37], text[37:]):
+        found, wanted = (stepper.step({0: tokens})[0] for stepper in (pieces, plain))
+        torch.testing.assert_close(found, wanted)
+    assert len(calls) == 4 * 4
