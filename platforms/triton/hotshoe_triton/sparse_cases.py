@@ -11,13 +11,15 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
+    CompressedAttentionOp,
+    CompressedAttentionSpec,
     IndexerOp,
     IndexerSpec,
     MlaAttentionSpec,
     SparseMlaOp,
     SparseMlaSpec,
 )
-from hotshoe_triton import indexer, sparse
+from hotshoe_triton import compressed, indexer, sparse
 
 #: Of DeepSeek-V3.2.
 INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
@@ -34,6 +36,13 @@ SPARSES = {
     "128x512": SPARSE,
     "16x512": FEW,
     "128x512 e4m3 cache": SparseMlaSpec(replace(DEEPSEEK, **FP8), 2048),
+}
+#: Of DeepSeek V4, by an eighth of the heads: chosen entries for 4 tokens each, all for 128.
+ENTRIES = CompressedAttentionSpec(8, 512, 64, 128, 4, 512, *["bfloat16"] * 2, 64, 0.044)
+COMPRESSED = {
+    "8x512 of 4": ENTRIES,
+    "8x512 of 128": replace(ENTRIES, group=128, top_k=None),
+    "64x512 of 4": replace(ENTRIES, num_heads=64),
 }
 #: Dense attention.
 LATENT = {
@@ -67,6 +76,21 @@ def attend_chosen(spec: SparseMlaSpec, tokens: int, reqs: int = 8) -> Callable[[
         if not sparse.supports(spec, facts).accepted:
             return False
         call_sparse(sparse.SparseMlaAttention(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
+def attend_entries(
+    spec: CompressedAttentionSpec, tokens: int, reqs: int = 8
+) -> Callable[[DeviceFacts], bool]:
+    """Return a call of attention to windows and entries, over `reqs` requests."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not compressed.supports(spec, facts).accepted:
+            return False
+        op, device = compressed.CompressedAttention(spec, facts), facts.device
+        call_compressed(op, spec, tokens, reqs, device)
         return True
 
     return call
@@ -114,3 +138,18 @@ def call_sparse(op: SparseMlaOp, spec: SparseMlaSpec, tokens: int, reqs: int, de
     q = floats(reqs * tokens, own.num_heads, own.nope_dim + own.rope_dim)
     cache, chosen = row_cache(64, own, device), ints(device, len(q), spec.top_k)
     op(q, cache, step_of(tokens, reqs, device), chosen)
+
+
+def call_compressed(
+    op: CompressedAttentionOp, spec: CompressedAttentionSpec, tokens: int, reqs: int, device: str
+) -> None:
+    """Attend with tensors of a device, `tokens` tokens of each request."""
+
+    def floats(*shape: int, dtype: str = spec.dtype) -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    q, step = floats(reqs * tokens, spec.num_heads, spec.head_dim), step_of(tokens, reqs, device)
+    cache, held = (floats(64, rows, spec.head_dim) for rows in (spec.block_size, spec.per_block))
+    chosen = None if spec.top_k is None else ints(device, len(q), spec.top_k)
+    sinks = floats(spec.num_heads, dtype="float32")
+    op(q, cache, step, (held, step, chosen), sinks, floats(512, spec.rope_dim, dtype="float32"))

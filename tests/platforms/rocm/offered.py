@@ -22,6 +22,7 @@ from hotshoe.slots import (
     AttentionMetadata,
     AttentionSpec,
     Candidate,
+    CompressedAttentionSpec,
     EmbeddingSpec,
     GatedActivationSpec,
     GatedDeltaSpec,
@@ -49,7 +50,15 @@ from hotshoe_triton.delta_cases import KIMI, NEXT, call_deltas
 from hotshoe_triton.device import ARCHS
 from hotshoe_triton.lora_cases import call_adapters
 from hotshoe_triton.matrix import Compiling
-from hotshoe_triton.sparse_cases import DEEPSEEK, INDEX, SPARSE, call_index, call_sparse
+from hotshoe_triton.sparse_cases import (
+    DEEPSEEK,
+    ENTRIES,
+    INDEX,
+    SPARSE,
+    call_compressed,
+    call_index,
+    call_sparse,
+)
 from hotshoe_triton.state_cases import (
     BAMBA,
     CONV,
@@ -90,6 +99,7 @@ SPECS: dict[str, list[Any]] = {
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
     "sparse_mla_attention": [SPARSE],
+    "compressed_attention": [ENTRIES],
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
     "selective_scan": [SELECTIVE],
@@ -152,6 +162,11 @@ def run_selective(op: Any, spec: SelectiveScanSpec) -> None:
         call_selective(op, spec, tokens, 8, "meta")
 
 
+def run_entries(op: Any, spec: CompressedAttentionSpec) -> None:
+    for tokens in (1, 64):
+        call_compressed(op, spec, tokens, 8, "meta")
+
+
 def run_short(op: Any, spec: ShortConvSpec) -> None:
     for tokens in (1, 64):
         call_short(op, spec, tokens, 8, "meta")
@@ -209,6 +224,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "mla_attention": run_latents,
     "indexer": run_index,
     "sparse_mla_attention": run_chosen,
+    "compressed_attention": run_entries,
     "gated_delta": run_deltas,
     "state_space": run_spaces,
     "selective_scan": run_selective,

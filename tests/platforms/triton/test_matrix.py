@@ -17,7 +17,7 @@ from hotshoe_triton import fp4, matrix
 from hotshoe_triton.cases import CASES, LATENT, Case
 from hotshoe_triton.delta_cases import DELTA
 from hotshoe_triton.device import ARCHS, FNUZ, OCP
-from hotshoe_triton.sparse_cases import SPARSES
+from hotshoe_triton.sparse_cases import COMPRESSED, SPARSES
 from hotshoe_triton.state_cases import SPACES
 
 #: Quick cases are compiled for one architecture of each kind of code that compilers make.
@@ -75,6 +75,12 @@ SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name
         (arch, f"chosen {name} {tokens}")
         for arch, names in CHOSEN.items()
         for name in names
+        for tokens in (1, 64)
+    ),
+    *(
+        (arch, f"entries {name} {tokens}")
+        for arch in ("gfx1100", "gfx1151")
+        for name in COMPRESSED
         for tokens in (1, 64)
     ),
     *(

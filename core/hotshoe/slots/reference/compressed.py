@@ -118,8 +118,14 @@ class CompressedAttention:
                 rows = torch.cat((rows, entries[0][found]), 1)
                 meant = torch.cat((meant, which >= 0), 1)
             out[part] = attend(spec, q[part], unpacked(spec.row, rows), meant, sinks)
-        back = cos_sin[positions] * _signs(spec.rope_dim, q.device)
-        return rotate_last(out, back, spec.rope_dim).flatten(1)
+        return self.turned_back(out, prepared, cos_sin)
+
+    def turned_back(self, out: Tensor, step: AttentionMetadata, cos_sin: Tensor) -> Tensor:
+        """Take the rotations of positions back from [num_tokens, num_heads, head_dim]; flat."""
+        _, positions = places_of(step, len(out))
+        rope_dim = self._spec.rope_dim
+        back = cos_sin[positions] * _signs(rope_dim, out.device)
+        return rotate_last(out, back, rope_dim).flatten(1)
 
     def _window(self, positions: Tensor) -> Tensor:
         """Return the positions that queries see [num_tokens, window], below 0 for none."""

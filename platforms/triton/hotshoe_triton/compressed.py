@@ -1,0 +1,113 @@
+"""Candidate of slot `compressed_attention`: one launch reads window and entries of every token.
+
+Writing, and the rotation that is taken back, are core's references: calls of PyTorch over a step's
+tokens. What grows with the text is computed here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, CompressedAttentionSpec, Verdict
+from hotshoe.slots.reference import accepts, compressed
+from hotshoe_triton import latent
+from hotshoe_triton.attention import FLOAT32, MIN_ROWS, Tiling, request_block
+from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
+from hotshoe_triton.kv import row_refusals
+
+#: Channels that one program holds of a row.
+MAX_HEAD_DIM = 512
+
+
+def supports(spec: CompressedAttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge sizes and types."""
+    known = accepts.supports(spec, facts)
+    if not known.accepted:
+        return known
+    size = spec.block_size
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            **row_refusals(spec.row, facts),
+            f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
+            f"block_size {size} is not a power of two": bool(size & (size - 1)),
+            f"scale {spec.scale} is not positive": not spec.scale > 0,
+        },
+    )
+
+
+class CompressedAttention(compressed.CompressedAttention):
+    """See `hotshoe.slots.CompressedAttentionOp`.
+
+    Args:
+        spec: The slot's specification.
+        facts: The device.
+        tiling: To use instead of the shipped one.
+    """
+
+    def __init__(
+        self, spec: CompressedAttentionSpec, facts: DeviceFacts, tiling: Tiling | None = None
+    ) -> None:
+        from hotshoe_triton.kernels.compressed import compressed_attend
+
+        super().__init__(spec, facts)
+        shipped = latent.TILINGS[arch_of(facts).family][0]
+        tiling = tiling or (FLOAT32 if spec.dtype == "float32" else shipped)
+        group = latent.heads_of_program(spec.num_heads, tiling.rows)
+        self._kernel, self._groups = compressed_attend, spec.num_heads // group
+        self._constants = {
+            "NUM_HEADS": spec.num_heads,
+            "GROUP": group,
+            "HEAD_DIM": spec.head_dim,
+            "WINDOW": spec.window,
+            "TOKENS": spec.group or 0,
+            "TOP_K": spec.top_k or 0,
+            "BLOCK_SIZE": spec.block_size,
+            "SCALE": spec.scale,
+            "BLOCK_M": max(MIN_ROWS, next_power_of_2(group)),
+            "BLOCK_N": tiling.keys,
+            "BLOCK_D": max(MIN_ROWS, next_power_of_2(spec.head_dim)),
+            "num_warps": tiling.warps,
+            "num_stages": tiling.stages,
+        } | chaining(facts)
+
+    def __call__(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: AttentionMetadata,
+        entries: tuple[Tensor, AttentionMetadata, Tensor | None] | None,
+        sinks: Tensor,
+        cos_sin: Tensor,
+    ) -> Tensor:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if not len(q):
+            return out.flatten(1)
+        held, step, chosen = (cache, prepared, None) if entries is None else entries
+        table, own = prepared.block_table, step.block_table
+        which = own if chosen is None else chosen
+        self._kernel[(self._groups, len(q))](
+            out,
+            q,
+            cache,
+            table,
+            held,
+            own,
+            which,
+            sinks,
+            prepared.query_start_loc,
+            prepared.seq_lens,
+            prepared.num_reqs,
+            q.stride(0),
+            table.stride(0),
+            cache.stride(0),
+            own.stride(0),
+            held.stride(0),
+            which.stride(0),
+            BLOCK_R=request_block(prepared.num_reqs),
+            **self._constants,
+        )
+        return self.turned_back(out, prepared, cos_sin)
