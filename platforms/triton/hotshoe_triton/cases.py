@@ -54,16 +54,7 @@ from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
-from hotshoe_triton.sparse_cases import (
-    COMPRESSED,
-    INDEXES,
-    LATENT,
-    SPARSES,
-    attend_chosen,
-    attend_entries,
-    index,
-    row_cache,
-)
+from hotshoe_triton.sparse_cases import LATENT, ROW_CALLS, row_cache
 from hotshoe_triton.state_cases import blocks_with_states
 
 #: Of products with stored weights, by the form of x.
@@ -415,11 +406,7 @@ CASES: tuple[Case, ...] = (
     *(Case(*row) for row in blocks_with_states()),
     *(
         Case(f"{kind} {name} {tokens}", call(spec, tokens), (name[-3:], tokens) in ENDS)
-        for kind, call, specs in (
-            ("index", index, INDEXES),
-            ("chosen", attend_chosen, SPARSES),
-            ("entries", attend_entries, COMPRESSED),
-        )
+        for kind, call, specs in ROW_CALLS
         for name, spec in specs.items()
         for tokens in (1, 64)
     ),

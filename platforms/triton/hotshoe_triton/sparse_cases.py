@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,6 +95,14 @@ def attend_entries(
         return True
 
     return call
+
+
+#: What is compiled besides dense attention: the first word of names, calls, specifications.
+ROW_CALLS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
+    ("index", index, INDEXES),
+    ("chosen", attend_chosen, SPARSES),
+    ("entries", attend_entries, COMPRESSED),
+)
 
 
 def row_cache(blocks: int, spec: MlaAttentionSpec | IndexerSpec, device: str) -> Tensor:
