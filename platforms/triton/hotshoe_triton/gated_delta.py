@@ -41,7 +41,9 @@ CARRIED_ROWS, CARRIED = {"hopper": 64}, 2048
 #: Threads of a program that convolves, solves, carries or norms (measured on an H100).
 CONVOLVE_THREADS, CARRY_THREADS, NORM_THREADS = 256, 128, 128
 #: By whether a chunk has more than 32 tokens; with a decay for each channel.
-SOLVE_THREADS, CHANNEL_THREADS = (64, 128), 256
+SOLVE_THREADS, CHANNEL_THREADS = (64, 128), 128
+#: Channels of which a program that solves has all numbers at once, if each has its own decay.
+CHANNELS_AT_ONCE = 32
 
 
 def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
@@ -119,6 +121,8 @@ class Chunks:
         threads = CHANNEL_THREADS if self._channels else SOLVE_THREADS[self._length > 32]
         self._solve = shared | {"num_warps": threads // arch.warp_size, "num_stages": 1}
         self._solve |= {"LEVELS": self._length.bit_length() - 1} | _made_of(spec)
+        if self._channels:
+            self._solve["BLOCK_K"] = min(block_k, CHANNELS_AT_ONCE)
         few = max(MIN_ROWS, CARRIED // block_k)
         rows = CARRIED_ROWS.get(arch.family, few) if parts == 1 else few
         self._carry = shared | keeps | {"BLOCK_V": min(block_v, rows)}

@@ -53,11 +53,10 @@ CHUNKS = {
         ("gfx1200", "gfx1201"), ("32x64x256", "32x64x128 float16", "32x64x128 float32")
     ),
 }
-#: The system of a chunk, by programs of 64 threads: with twice as many it fits, and takes longer.
+#: Chunks of the gated delta rule on parts whose matrix units keep operands in registers twice.
 DELTAS = {
-    **{arch: ("32/16x128", "32/32x128 channels") for arch in ARCHS if arch.startswith("sm_")},
     **dict.fromkeys(("gfx1100", "gfx1151"), tuple(DELTA)),
-    **dict.fromkeys(("gfx1200", "gfx1201"), ("32/32x128 channels", "8/4x64 float32")),
+    **dict.fromkeys(("gfx1200", "gfx1201"), ("8/4x64 float32",)),
 }
 #: As LATENTS: the same queries, over gathered rows.
 CHOSEN = {

@@ -73,11 +73,24 @@ def sums(power):
 
 
 @triton.jit
-def pairs_by_channel(
-    q_LK, k_LK, coarse_LK, rest_LK, LEVELS: tl.constexpr, PARTS: tl.constexpr,
+def fade(ones_LL, high_LK, low_LK, PARTS: tl.constexpr):
+    """Return exp of the sum of some tokens' logarithms for each token. No sum is a difference."""
+    nothing_LK = tl.zeros(high_LK.shape, tl.float32)
+    if PARTS == 0:
+        sums_LK = tl.dot(ones_LL, high_LK, nothing_LK, input_precision="ieee")
+    else:
+        ones_LL = ones_LL.to(tl.bfloat16)
+        sums_LK = tl.dot(ones_LL, low_LK, nothing_LK)
+        sums_LK = tl.dot(ones_LL, high_LK, sums_LK)
+    return tl.exp(sums_LK)
+
+
+@triton.jit
+def add_pairs(
+    system_LL, scores_LL, q_LK, k_LK, high_LK, low_LK, LEVELS: tl.constexpr, PARTS: tl.constexpr,
     STATE_PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Return k k^T and q k^T, causal, each channel with its own decay between two tokens.
+    """Return k k^T and q k^T of different tokens, each channel with its own decay, added to sums.
 
     Blocks of 2, 4, 8 .. tokens are cut into halves. From a token of the first half to one of the
     second a channel decays until the first half ends, then further. Both factors are at most 1, and
@@ -86,21 +99,21 @@ def pairs_by_channel(
     LENGTH: tl.constexpr = q_LK.shape[0]
     at_L = tl.arange(0, LENGTH)
     nothing_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
-    system_LL = nothing_LL
-    scores_LL = tl.where(at_L[:, None] == at_L[None, :], tl.sum(q_LK * k_LK, 1)[:, None], 0.0)
+    before_LL = at_L[None, :] <= at_L[:, None]
     for level in range(LEVELS):
         half_L = at_L >> level
-        end_L = ((half_L >> 1 << 1) + 1 << level) - 1
-        end_LK = tl.broadcast_to(end_L[:, None], q_LK.shape)
-        between_LK = coarse_LK - tl.gather(coarse_LK, end_LK, 0)
-        left_LK = tl.exp(-tl.abs(between_LK + (rest_LK - tl.gather(rest_LK, end_LK, 0))))
-        pairs_LL = half_L[:, None] >> 1 == half_L[None, :] >> 1
-        pairs_LL &= half_L[:, None] > half_L[None, :]
-        turned_KL = tl.trans(k_LK * left_LK)
-        found_LL = product(k_LK * left_LK, turned_KL, nothing_LL, STATE_PARTS)
-        system_LL = tl.where(pairs_LL, found_LL, system_LL)
-        found_LL = product(q_LK * left_LK, turned_KL, nothing_LL, PARTS)
-        scores_LL = tl.where(pairs_LL, found_LL, scores_LL)
+        same_LL = half_L[:, None] == half_L[None, :]
+        second_LL = ((half_L & 1) == 1)[:, None] & (at_L[None, :] >= 0)
+        ones_LL = tl.where(same_LL & (second_LL == before_LL), 1.0, 0.0)
+        left_LK = fade(ones_LL, high_LK, low_LK, STATE_PARTS)
+        pairs_LL = ((half_L >> 1)[:, None] == (half_L >> 1)[None, :]) & second_LL & (same_LL == 0)
+        high_k_LK, low_k_LK = split(k_LK * left_LK, STATE_PARTS)
+        turned_KL, low_KL = tl.trans(high_k_LK), tl.trans(low_k_LK)
+        found_LL = add_product(high_k_LK, low_k_LK, turned_KL, low_KL, nothing_LL, STATE_PARTS)
+        system_LL += tl.where(pairs_LL, found_LL, 0.0)
+        high_q_LK, low_q_LK = split(q_LK * left_LK, PARTS)
+        found_LL = add_product(high_q_LK, low_q_LK, turned_KL, low_KL, nothing_LL, PARTS)
+        scores_LL += tl.where(pairs_LL, found_LL, 0.0)
     return system_LL, scores_LL
 
 
@@ -152,23 +165,47 @@ def inverse_of(system_LL, PARTS: tl.constexpr):
 
 
 @triton.jit
-def decays_by_channel(
-    gates_L, bias_ptr, decay_ptr, q_LK, k_LK, rate, there_L, there_K, LEVELS: tl.constexpr,
-    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, FLOOR: tl.constexpr,
+def fade_by_channel(
+    gates_L, bias_ptr, decay_ptr, k_ptr, q_ptr, since_k_ptr, until_k_ptr, since_q_ptr, rate,
+    shared_L, own_L, there_L, shared_apart, apart, K: tl.constexpr, LEVELS: tl.constexpr,
+    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, BLOCK_K: tl.constexpr, FLOOR: tl.constexpr,
 ):  # fmt: skip
-    """Return k k^T, q k^T and how far channels decay since a chunk began and until it ends."""
-    at_K, there_LK = tl.arange(0, q_LK.shape[1]), there_L[:, None] & there_K[None, :]
-    raw_LK = tl.load(gates_L[:, None] + at_K[None, :], mask=there_LK, other=0.0).to(tl.float32)
-    raw_LK += tl.load(bias_ptr + at_K, mask=there_K, other=0.0)[None, :]
-    coarse_LK, rest_LK, total_K, total_rest_K = sums(
-        tl.where(there_LK, log_decay(raw_LK, rate, FLOOR), 0.0)
-    )
-    tl.store(decay_ptr + at_K, tl.exp(total_K + total_rest_K), mask=there_K)
-    system_LL, scores_LL = pairs_by_channel(
-        q_LK, k_LK, coarse_LK, rest_LK, LEVELS, PARTS, STATE_PARTS
-    )
-    until_LK = tl.exp(total_K[None, :] - coarse_LK + (total_rest_K[None, :] - rest_LK))
-    return system_LL, scores_LL, tl.exp(coarse_LK + rest_LK), until_LK
+    """Store k and q, decayed since a chunk began or until it ends; return k k^T and q k^T, decayed.
+
+    Args:
+        BLOCK_K: Channels that registers have room for at once.
+    """
+    LENGTH: tl.constexpr = own_L.shape[0]
+    at_L = tl.arange(0, LENGTH)
+    system_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
+    scores_LL, own_scores_L = system_LL, tl.zeros((LENGTH,), tl.float32)
+    since_LL = tl.where(at_L[None, :] <= at_L[:, None], 1.0, 0.0)
+    for first in range(0, K, BLOCK_K):
+        at_K = first + tl.arange(0, BLOCK_K)
+        there_K = at_K < K
+        there_LK = there_L[:, None] & there_K[None, :]
+        raw_LK = tl.load(gates_L[:, None] + at_K[None, :], mask=there_LK, other=0.0).to(tl.float32)
+        raw_LK += tl.load(bias_ptr + at_K, mask=there_K, other=0.0)[None, :]
+        power_LK = tl.maximum(tl.where(there_LK, log_decay(raw_LK, rate, FLOOR), 0.0), FADED)
+        tl.store(decay_ptr + at_K, tl.exp(tl.sum(power_LK, 0)), mask=there_K)
+        shared_LK = shared_L[:, None] * K + at_K[None, :]
+        k_LK, low_LK = load_split(k_ptr + shared_LK, shared_apart * K, there_LK, STATE_PARTS)
+        k_LK = whole(k_LK, low_LK, STATE_PARTS)
+        q_LK, low_LK = load_split(q_ptr + shared_LK, shared_apart * K, there_LK, PARTS)
+        q_LK = whole(q_LK, low_LK, PARTS)
+        own_scores_L += tl.sum(q_LK * k_LK, 1)
+        high_LK, low_LK = split(power_LK, STATE_PARTS)
+        own_LK = own_L[:, None] * K + at_K[None, :]
+        left_LK = fade(since_LL, high_LK, low_LK, STATE_PARTS)
+        store_split(since_q_ptr + own_LK, apart * K, q_LK * left_LK, there_LK, PARTS)
+        store_split(since_k_ptr + own_LK, apart * K, k_LK * left_LK, there_LK, STATE_PARTS)
+        left_LK = fade(1.0 - since_LL, high_LK, low_LK, STATE_PARTS)
+        store_split(until_k_ptr + own_LK, apart * K, k_LK * left_LK, there_LK, STATE_PARTS)
+        system_LL, scores_LL = add_pairs(
+            system_LL, scores_LL, q_LK, k_LK, high_LK, low_LK, LEVELS, PARTS, STATE_PARTS
+        )
+    same_LL = at_L[:, None] == at_L[None, :]
+    return system_LL, tl.where(same_LL, own_scores_L[:, None], scores_LL)
 
 
 @triton.jit
@@ -291,35 +328,31 @@ def solve_chunks(
         decay_ptr: [chunks, HEADS, K or 1] float32: what the chunk leaves of the state before.
         BLOCK_L: 2 to the power of LEVELS.
     """
-    place, head = tl.program_id(0), tl.program_id(1)
-    at_K, rate = tl.arange(0, BLOCK_K), tl.load(rate_ptr + head)
-    there_K, all_tokens = at_K < K, tokens.to(tl.int64)
+    place, head, at_K = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_K)
+    rate = tl.load(rate_ptr + head)
     wait(CHAINED)
     chunk, begin, before, length = chunk_of(place, starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L)
     if chunk < 0:
         return
     token_L, there_L, _high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
-    there_LK = there_L[:, None] & there_K[None, :]
-    shared_LK = (head // (HEADS // KEY_HEADS) * all_tokens + token_L)[:, None] * K + at_K[None, :]
-    apart = all_tokens * (KEY_HEADS * K)
-    k_LK, low_k_LK = load_split(k_ptr + shared_LK, apart, there_LK, STATE_PARTS)
-    q_LK, low_q_LK = load_split(q_ptr + shared_LK, apart, there_LK, PARTS)
-    own_L, apart = head * all_tokens + token_L, all_tokens * HEADS
-    side_L = gates_ptr + token_L * gates_stride + HEADS * V
+    all_tokens = tokens.to(tl.int64)
+    shared_L = head // (HEADS // KEY_HEADS) * all_tokens + token_L
+    shared_apart, apart = all_tokens * KEY_HEADS, all_tokens * HEADS
+    own_L, side_L = head * all_tokens + token_L, gates_ptr + token_L * gates_stride + HEADS * V
     raw_L = tl.load(side_L + head, mask=there_L, other=float("-inf"))
     beta_L = BETA * sigmoid(raw_L.to(tl.float32))
     if CHANNELS:
-        k_LK, q_LK = whole(k_LK, low_k_LK, STATE_PARTS), whole(q_LK, low_q_LK, PARTS)
-        system_LL, scores_LL, since_LK, until_LK = decays_by_channel(
+        system_LL, scores_LL = fade_by_channel(
             side_L + HEADS + head * K, bias_ptr + head * K,
-            decay_ptr + (place.to(tl.int64) * HEADS + head) * K, q_LK, k_LK, rate, there_L,
-            there_K, LEVELS, PARTS, STATE_PARTS, FLOOR,
+            decay_ptr + (place.to(tl.int64) * HEADS + head) * K, k_ptr, q_ptr, since_k_ptr,
+            until_k_ptr, since_q_ptr, rate, shared_L, own_L, there_L, shared_apart, apart, K,
+            LEVELS, PARTS, STATE_PARTS, BLOCK_K, FLOOR,
         )  # fmt: skip
-        own_LK = own_L[:, None] * K + at_K[None, :]
-        store_split(since_q_ptr + own_LK, apart * K, q_LK * since_LK, there_LK, PARTS)
-        store_split(since_k_ptr + own_LK, apart * K, k_LK * since_LK, there_LK, STATE_PARTS)
-        store_split(until_k_ptr + own_LK, apart * K, k_LK * until_LK, there_LK, STATE_PARTS)
     else:
+        there_LK = there_L[:, None] & (at_K < K)[None, :]
+        shared_LK = shared_L[:, None] * K + at_K[None, :]
+        k_LK, low_k_LK = load_split(k_ptr + shared_LK, shared_apart * K, there_LK, STATE_PARTS)
+        q_LK, low_q_LK = load_split(q_ptr + shared_LK, shared_apart * K, there_LK, PARTS)
         system_LL, scores_LL = fade_by_head(
             side_L + HEADS + head, bias_ptr + head,
             decay_ptr + place.to(tl.int64) * HEADS + head, rate, there_L, faded_ptr + own_L, apart,
