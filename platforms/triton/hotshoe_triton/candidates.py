@@ -46,8 +46,7 @@ def kernels() -> tuple[Candidate, ...]:
         state_space,
     )
 
-    chosen = sparse.SparseMlaAttention
-    entries = compressed.supports, compressed.CompressedAttention
+    chosen, entries = sparse.SparseMlaAttention, compressed.CompressedAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     room = padded.supports, padded.Attention
     layer = layer_norm.supports, layer_norm.LayerNorm
@@ -59,7 +58,7 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
         Candidate("sparse_mla_attention", "triton", sparse.supports, chosen),
-        Candidate("compressed_attention", "triton", *entries),
+        Candidate("compressed_attention", "triton", compressed.supports, entries),
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("selective_scan", "triton", *selective),

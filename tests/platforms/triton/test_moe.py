@@ -197,7 +197,7 @@ def test_blocks_that_nobody_has_cut_are_left_out(facts: DeviceFacts, rng: torch.
     size, tile = spec.gate_up.in_features, BLOCKS.first
     order = torch.tensor([1 << 30, 0], dtype=torch.int32, device=device)[1:]
     blocks = torch.zeros(2, 3, dtype=torch.int32, device=device)
-    x = torch.randn(1, size, generator=rng).to(device)
+    x = torch.randn(1, size, generator=rng, device=rng.device).to(device)
     y = torch.full((1, spec.down.in_features), 7.0, device=device)
     grid = (len(blocks) * -(-y.size(1) // tile.rows),)
     op._grouped[grid](

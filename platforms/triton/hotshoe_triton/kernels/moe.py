@@ -221,9 +221,8 @@ def grouped(
     block, tile = tl.program_id(0) // TILES, tl.program_id(0) % TILES
     n_N, k_K = tile * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     wait(CHAINED)
-    expert = tl.load(blocks_ptr + block * BLOCK_FIELDS)
-    begin = tl.load(blocks_ptr + block * BLOCK_FIELDS + 1)
-    end = tl.load(blocks_ptr + block * BLOCK_FIELDS + 2)
+    blocks_ptr += block * BLOCK_FIELDS
+    expert, begin, end = tl.load(blocks_ptr), tl.load(blocks_ptr + 1), tl.load(blocks_ptr + 2)
     if begin >= end:  # no pairs, also where nobody has cut any blocks and all fields are zeros
         return
     m_M = begin + tl.arange(0, BLOCK_M)
