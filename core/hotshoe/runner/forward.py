@@ -27,12 +27,7 @@ from hotshoe.slots import CacheView, StepShape, TreeNodes
 @dataclass(frozen=True, slots=True)
 class StagedInputs:
     """Fields of `StepInputs` on the device. Those that a recorded step reads come first, ahead of
-    them what recorded pieces read, so that their place depends on the padded size alone.
-
-    Attributes:
-        sampled_index: [s or more] flat index into the token table for each sampled token, then
-            places that nobody reads, so that there are as many as requests.
-    """
+    them what recorded pieces read, so that their place depends on the padded size alone."""
 
     token_index: Tensor
     positions: Tensor

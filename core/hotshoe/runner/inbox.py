@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from torch import Tensor
 from hotshoe.slots import TransferOp
 
 Array = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+#: Device memory, where each array begins and the last one ends, each array's part of the memory.
+Places: TypeAlias = tuple[Tensor, list[int], list[Tensor]]
 
 ALIGNMENT_BYTES = 16
 #: Sizes of steps whose places are kept: decode steps repeat few of them, prompts have many.
@@ -41,7 +44,7 @@ class Inbox:
         self._device_memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self._host = [transfer.host_buffer(nbytes) for _ in range(max_steps_in_flight + 1)]
         self._next = 0
-        self._known: dict[tuple[int, ...], tuple[list[int], list[Tensor]]] = {}
+        self._known: dict[tuple[int, ...], Places] = {}
 
     def stage(self, arrays: Sequence[Array]) -> tuple[list[Tensor], bool]:
         """Start copying. The n-th array always has the same type.
@@ -50,41 +53,28 @@ class Inbox:
             The arrays' device form, valid until the next call, and whether they are at their fixed
             addresses.
         """
-        offsets, views = self._placed(arrays)
-        total = offsets[-1]
-        host, device = self._host[self._next], self._device_memory
+        sizes = tuple([array.nbytes for array in arrays])
+        memory, offsets, views = self._known.get(sizes) or _laid_out(self._device_memory, arrays)
+        in_place, total = memory is self._device_memory, offsets[-1]
+        if in_place and sizes not in self._known:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[sizes] = memory, offsets, views
+        host = self._host[self._next]
         if total > len(host):
             host = self._host[self._next] = self._transfer.host_buffer(2 * total)
-        in_place = total <= len(device)
-        if not in_place:
-            device = device.new_empty(total)
-            views = _views(device, offsets, arrays)
         self._next = (self._next + 1) % len(self._host)
         packed = host.numpy()
         for offset, array in zip(offsets, arrays, strict=False):
             packed[offset : offset + array.nbytes] = array.view(np.uint8)
-        self._transfer.upload(host[:total], device[:total])
+        self._transfer.upload(host[:total], memory[:total])
         return views, in_place
 
-    def _placed(self, arrays: Sequence[Array]) -> tuple[list[int], list[Tensor]]:
-        """Return where arrays of such sizes lie, and their device form where all of them fit."""
-        sizes = tuple([array.nbytes for array in arrays])
-        if sizes not in self._known:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            lengths = [-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes]
-            offsets = [0, *accumulate(lengths)]
-            fits = offsets[-1] <= len(self._device_memory)
-            self._known[sizes] = (
-                offsets,
-                _views(self._device_memory, offsets, arrays) if fits else [],
-            )
-        return self._known[sizes]
 
-
-def _views(memory: Tensor, offsets: Sequence[int], arrays: Sequence[Array]) -> list[Tensor]:
-    """Return each array's part of a memory, in its type."""
-    return [
-        memory[offset : offset + array.nbytes].view(DTYPES[array.dtype])
-        for offset, array in zip(offsets, arrays, strict=False)
-    ]
+def _laid_out(memory: Tensor, arrays: Sequence[Array]) -> Places:
+    """Return where arrays lie, in a memory of their own if this one is too small."""
+    offsets = [0, *accumulate(-(-x.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for x in arrays)]
+    memory = memory if offsets[-1] <= len(memory) else memory.new_empty(offsets[-1])
+    parts = zip(offsets, arrays, strict=False)
+    views = [memory[at : at + x.nbytes].view(DTYPES[x.dtype]) for at, x in parts]
+    return memory, offsets, views

@@ -36,13 +36,11 @@ from hotshoe.runner.trees import TreeAhead, TreeRows
 from hotshoe.runner.verified import as_decodes
 from hotshoe.sampling import LogprobTensors, RecordedSampling, SampledBatch, Sampler
 from hotshoe.sampling.verify import branching
-from hotshoe.slots import RecordableSampleOp
 from hotshoe.types import StepPlan
 
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
 INBOX_BYTES = 1 << 20
-#: Repeats a recorded step, whose inputs were staged for it; returns logits of rows that sample, and
-#: their tokens, where it has sampled.
+#: Repeats a recorded, staged step; returns logits of rows that sample, and tokens if it did so.
 Replay: TypeAlias = Callable[[StepInputs, StagedInputs], tuple[Tensor, SampledBatch | None]]
 
 
@@ -86,12 +84,11 @@ class Runner:
         self._decodes = {adapted: Recordings(limits.graph_sizes) for adapted in kinds}
         self._mixed = {adapted: Recordings(limits.piece_sizes) for adapted in kinds}
         self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
-        # One row more than requests: padding writes there.
+        # Both tables have one row more than requests: padding writes there, and reads null blocks.
         shape = (limits.max_num_seqs + 1, self._rows.width)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._flat_tokens = self._tokens.view(-1)
         self._nowhere = limits.max_num_seqs * self._rows.width
-        # Likewise: padding reads it, and it names null blocks alone.
         nulls = torch.tensor(limits.null_blocks, dtype=torch.int32, device=device)
         table = (limits.max_num_seqs + 1, self._rows.max_blocks)
         self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
@@ -99,10 +96,8 @@ class Runner:
         self._sampler = Sampler(model.vocab_size, ops.sample, *sampling)
         # A recorded step that decodes samples as well where nobody else needs what it computes.
         alone = self._is_last and self._peers.tp is None and GENERATE in model.tasks
-        self._choice: RecordedSampling | None = None
-        if alone and isinstance(ops.sample, RecordableSampleOp) and limits.graph_sizes:
-            places = max(limits.graph_sizes), device
-            self._choice = RecordedSampling(self._sampler, ops.sample, *places)
+        recorded = max(limits.graph_sizes, default=0) if alone else 0
+        self._choice = RecordedSampling.of(self._sampler, ops.sample, recorded, device)
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
         self._pooling = PoolingRows()
@@ -234,9 +229,8 @@ class Runner:
                 logits = self._forward.logits(hidden)
         if not self._is_last:
             return self._pass_on(step_id, logits[:count])
-        if sampled is not None:
-            return self._end(step_id, sampled)
-        return self._end(step_id, *self._sample(inputs, logits, staged))
+        end = self._sample(inputs, logits, staged) if sampled is None else (sampled, None)
+        return self._end(step_id, *end)
 
     def _pass_on(self, step_id: int, hidden: Tensor) -> RunningStep:
         """End a step that another stage goes on with."""
@@ -274,7 +268,7 @@ class Runner:
         self,
         step_id: int,
         sampled: SampledBatch | None,
-        made: MadeDrafts | None = None,
+        made: MadeDrafts | None,
         prompts: Sequence[tuple[int, LogprobTensors, int]] = (),
         pooled: Sequence[PooledRows] = (),
     ) -> RunningStep:

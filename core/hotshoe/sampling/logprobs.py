@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.types import TokenLogprobs
+from hotshoe.types import StepResult, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,16 @@ def compute_logprobs(
         torch.cat([value, best.values, logits.gather(1, more)], dim=1) - normalizer,
         (logits > value).sum(dim=1) + 1,
     )
+
+
+def add_logprobs(result: StepResult, rows: Sequence[int], entries: Sequence[TokenLogprobs]) -> None:
+    """Give rows the log probabilities of their tokens, as far as they have such.
+
+    Args:
+        rows: That of each entry.
+    """
+    tokens_of = dict(zip(result.rows, result.tokens, strict=True))
+    for row, entry in zip(rows, entries, strict=True):
+        reported = result.logprobs.setdefault(row, []) if row in tokens_of else None
+        if reported is not None and len(reported) < len(tokens_of[row]):
+            reported.append(entry)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hotshoe.sampling.rows import Ints
 from hotshoe.sampling.sampler import BatchPlan, SampledBatch, Sampler
-from hotshoe.slots import RecordableSampleOp
+from hotshoe.slots import RecordableSampleOp, SampleOp
 
 
 class RecordedSampling:
@@ -35,6 +35,15 @@ class RecordedSampling:
         self._arguments = (zeros, zeros.int(), torch.ones_like(zeros), zeros.clone())
         self._plan: BatchPlan | None = None
 
+    @classmethod
+    def of(
+        cls, sampler: Sampler, op: SampleOp, num_rows: int, device: str
+    ) -> RecordedSampling | None:
+        """Return it where an operation can be recorded and any rows are."""
+        if num_rows and isinstance(op, RecordableSampleOp) and op.recordable:
+            return cls(sampler, op, num_rows, device)
+        return None
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Sample as `begin` said last; to be recorded.
 
@@ -55,7 +64,7 @@ class RecordedSampling:
             rows, num_tokens: As `Sampler` takes them.
         """
         plan, n = self._sampler.planned(rows), len(rows)
-        if plan.stages or self._sampler.masked:
+        if plan.stages or self._sampler.masks[0]:
             return False
         if plan is not self._plan:
             for fixed, value in zip(self._arguments, plan.arguments, strict=True):

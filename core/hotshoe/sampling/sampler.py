@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.sampling.logprobs import LogprobTensors, compute_logprobs
+from hotshoe.sampling.logprobs import LogprobTensors, add_logprobs, compute_logprobs
 from hotshoe.sampling.masks import TokenMasks
 from hotshoe.sampling.rows import Ints, RowParameters, place
 from hotshoe.sampling.stages import Planner, Stage, Step, plan_stages
@@ -95,17 +95,10 @@ class SampledBatch:
             rows = [row for row in rows if row not in result.failed]
         result.rows, result.tokens = rows, taken
         if logprobs:
-            self._add_logprobs(result, LogprobTensors(*logprobs))
+            plan, found = self.plan, LogprobTensors(*logprobs)
+            entries = found.to_host(plan.logprobs_widths, plan.logprobs_counts)
+            add_logprobs(result, plan.logprobs_rows, entries)
         return result
-
-    def _add_logprobs(self, result: StepResult, logprobs: LogprobTensors) -> None:
-        """Give the rows that asked for them the log probabilities of their tokens."""
-        tokens_of = dict(zip(result.rows, result.tokens, strict=True))
-        found = logprobs.to_host(self.plan.logprobs_widths, self.plan.logprobs_counts)
-        for row, entry in zip(self.plan.logprobs_rows, found, strict=True):
-            reported = result.logprobs.setdefault(row, []) if row in tokens_of else None
-            if reported is not None and len(reported) < len(tokens_of[row]):
-                reported.append(entry)
 
 
 class Sampler:
@@ -119,6 +112,9 @@ class Sampler:
             the runner, which writes it: all tokens known of each row, prompt first.
         max_logprobs: Caps what requests report.
         processors: Plan further stages that change values.
+
+    Attributes:
+        masks: What `set_masks` got.
     """
 
     def __init__(
@@ -137,7 +133,7 @@ class Sampler:
         self._max_logprobs = max_logprobs
         self._processors = processors
         self._plan: BatchPlan | None = None
-        self._masks: tuple[Sequence[int], Sequence[bytes]] = ((), ())
+        self.masks: tuple[Sequence[int], Sequence[bytes]] = ((), ())
         self._token_masks = TokenMasks(token_table.device)
 
     def set_row(self, new: NewRow) -> None:
@@ -148,14 +144,9 @@ class Sampler:
         self._params.set_row(new, self._eos_token_ids)
         self._plan = None
 
-    @property
-    def masked(self) -> bool:
-        """Whether the next call has masks."""
-        return bool(self._masks[0])
-
     def set_masks(self, rows: Sequence[int], masks: Sequence[bytes]) -> None:
         """Give the masks of rows that the next call samples, as in `StepPlan.masks`."""
-        self._masks = (rows, masks)
+        self.masks = (rows, masks)
 
     def __call__(self, logits: Tensor, rows: Ints, num_tokens: Ints) -> SampledBatch:
         """Sample one token for each entry.
@@ -172,8 +163,8 @@ class Sampler:
         step = Step(num_tokens, self._token_table)
         for stage in plan.stages:
             stage.apply(logits, step)
-        if self._masks[0]:
-            self._token_masks.apply(logits, rows, *self._masks)
+        if self.masks[0]:
+            self._token_masks.apply(logits, rows, *self.masks)
         tokens = self._sample_op(logits, *plan.arguments, self.uniforms(plan, num_tokens))
         return SampledBatch(tokens, plan.reported(raw, tokens), plan, step.blamed)
 
