@@ -46,11 +46,15 @@ LATENTS = {
         ),
     ),
 }
-#: Chunks of wide states on parts whose matrix units keep operands in registers twice.
+#: Chunks of wide states on parts whose matrix units keep operands in registers twice. Elsewhere the
+#: next chunk of float32, which is on its way, takes them.
 CHUNKS = {
     **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPACES)),
     **dict.fromkeys(
         ("gfx1200", "gfx1201"), ("32x64x256", "32x64x128 float16", "32x64x128 float32")
+    ),
+    **dict.fromkeys(
+        (name for name, arch in ARCHS.items() if arch.backend == "cuda"), ("32x64x128 float32",)
     ),
 }
 #: Chunks of the gated delta rule on parts whose matrix units keep operands in registers twice.

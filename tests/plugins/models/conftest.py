@@ -1160,7 +1160,7 @@ VARIANTS += [
         raw=True,
         end_to_end=True,
     ),
-    Variant("cohere-norms-of-heads", "Cohere", {"logit_scale": 0.3, "use_qk_norm": True}),
+    Variant("cohere-norms-of-heads", "Cohere", {"logit_scale": 0.9, "use_qk_norm": True}),
     Variant("stablelm-norms-of-heads", "StableLm", {"qk_layernorm": True}, end_to_end=True),
     Variant("phi-norms-of-heads", "Phi", {"qk_layernorm": True}),
     Variant("persimmon", "Persimmon", end_to_end=True),
