@@ -277,7 +277,7 @@ def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
 
     ours, exact = first_logprobs(llm, [checkpoint])
     # A recurrence carries errors on, and random ones do not forget.
-    limit = 1.0 if "state" in kinds(llm) else 0.25
+    limit = 1.0 if "state" in kinds(llm) else 0.5
     assert 1e-4 < (ours - exact).abs().mean().item() < limit
 
 
