@@ -83,5 +83,5 @@ class RecordedSampling:
         plan = self._plan
         assert plan is not None
         tokens = self._tokens[: len(plan.rows)]
-        raw = logits[plan.logprobs_at].float() if plan.logprobs_rows else None
+        raw = logits[plan.logprobs_at] if plan.logprobs_rows else None
         return SampledBatch(tokens, plan.reported(raw, tokens), plan)
