@@ -1,9 +1,11 @@
 """Tokens a second of streams over adapters, by turns with the same streams over the model alone.
 
 Run: python benchmarks/adapters.py benchmarks/models/qwen3-0.6b [--streams N] [--adapters N]
-     [--matrices q_proj,v_proj] [FIELD=VALUE ...]
+     [--matrices q_proj,v_proj] [--requests N] [--registered N] [FIELD=VALUE ...]
 
 Dummy weights, and random adapters of every matrix of attention and MLP, or of those that are named.
+With --registered, more adapters are loaded than the device holds, and in one more case each request
+takes another one of them: so many requests as --requests says, of which --streams run at once.
 Prints medians, and the median of the turns' ratios. FIELD=VALUE are fields of `EngineConfig`. Both
 engines share a device, so say there what each has for its cache: kv_cache_memory_bytes=8000000000.
 """
@@ -11,6 +13,7 @@ engines share a device, so say there what each has for its cache: kv_cache_memor
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import tempfile
@@ -35,6 +38,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--matrices", default="", help="names, with commas; default: all")
+    parser.add_argument("--requests", type=int, default=0, help="default: as many as streams")
+    parser.add_argument("--registered", type=int, default=0, help="default: those of --adapters")
     args = parser.parse_intermixed_args()
     engine = {
         "model": args.model,
@@ -53,18 +58,27 @@ def main() -> None:
     ):
         config = json.loads(Path(args.model, "config.json").read_text())
         save(config, Path(folder), args.rank, args.matrices.split(",") if args.matrices else ())
-        for number in range(args.adapters):
+        registered, requests = max(args.registered, args.adapters), args.requests or args.streams
+        begin = time.perf_counter()
+        for number in range(registered):
             adapted.load_adapter(str(number), folder)
-        names = [str(number % args.adapters) for number in range(args.streams)]
+        print(f"{registered} adapters loaded in {time.perf_counter() - begin:.1f} s", flush=True)
+        none, next_one = [None] * requests, itertools.count()
+        held = [str(number % args.adapters) for number in range(requests)]
         cases = {
-            "model alone": (plain, [None] * args.streams),
-            "adapters allowed, none used": (adapted, [None] * args.streams),
-            "adapters": (adapted, names),
+            "model alone": (plain, lambda: none),
+            "adapters allowed, none used": (adapted, lambda: none),
+            "adapters": (adapted, lambda: held),
         }
+        if registered > args.adapters:
+            cases["another adapter for each request"] = (
+                adapted,
+                lambda: [str(next(next_one) % registered) for _ in range(requests)],
+            )
         rates: dict[str, list[float]] = {case: [] for case in cases}
         for _ in range(args.turns + 1):  # the first one warms up
-            for case, (llm, chosen) in cases.items():
-                rates[case].append(rate(llm, chosen, args.tokens))
+            for case, (llm, choose) in cases.items():
+                rates[case].append(rate(llm, choose(), args.tokens))
         base = rates["model alone"][1:]
         for case, found in rates.items():
             ratio = statistics.median(a / b for a, b in zip(found[1:], base, strict=True))
@@ -103,8 +117,9 @@ def save(config: dict[str, int], folder: Path, rank: int, matrices: Sequence[str
             if matrices and name.split(".")[-1] not in matrices:
                 continue
             prefix = f"base_model.model.model.layers.{layer}.{name}"
-            tensors[f"{prefix}.lora_A.weight"] = 0.01 * torch.randn(rank, width)
-            tensors[f"{prefix}.lora_B.weight"] = 0.01 * torch.randn(out, rank)
+            for half, shape in (("A", (rank, width)), ("B", (out, rank))):
+                values = (0.01 * torch.randn(shape)).bfloat16()
+                tensors[f"{prefix}.lora_{half}.weight"] = values
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": rank}))
 
