@@ -11,6 +11,8 @@ from hotshoe.models.config import ModelConfig, read_json
 
 #: Keys of config.json; the second is that of older writers of compressed-tensors.
 KEYS = ("quantization_config", "compression_config")
+#: Keys that some writers put beside that object, not into it.
+BESIDE = ("expert_dtype",)
 #: The file beside config.json that ModelOpt writes.
 MODELOPT_FILE = "hf_quant_config.json"
 
@@ -40,4 +42,6 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
             f"{model.path / 'config.json'}: quantization_config must be an object with a "
             "quant_method, such as awq or compressed-tensors"
         )
+    beside = {key: place[key] for place in places for key in BESIDE if place.get(key) is not None}
+    config = {**beside, **config}
     return text_names(config) if isinstance(text, Mapping) else config

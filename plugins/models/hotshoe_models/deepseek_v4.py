@@ -86,16 +86,17 @@ EXPERTS = MoeNames(
     shared_down="ffn.shared_experts.w2",
 )
 NAMES = WeightNames(
-    lm_head="head",
     input_norm="attn_norm",
     mlp_norm="ffn_norm",
     bare=(r"^(?=(layers|norm)\.)", "model."),
 )
-#: Names of published files that transformers writes otherwise.
+#: Names of published files that transformers, or another family, writes otherwise.
 RENAMES = (
     (r"^embed\.", "model.embed_tokens."),
+    (r"^head\.", "lm_head."),
     (r"^hc_head_", "model.hc_head.hc_"),
-    (r"^lm_head\.", "head."),
+    (r"\.attn\.kv_norm\.", ".attn.norm."),
+    (r"\.scale$", ".weight_scale_inv"),
 )
 
 
@@ -122,12 +123,6 @@ def _check(config: ModelConfig) -> None:
         raise refuse(config, "norm_topk_prob", "divides weights by their sum")
     if config.size("vocab_size") > BASE**DIGITS:
         raise refuse(config, "vocab_size", f"has at most {BASE**DIGITS} tokens")
-    stored = config.get("quantization_config")
-    if config.get("expert_dtype") is not None or (
-        isinstance(stored, Mapping) and stored.get("quant_method") == "fp8"
-    ):
-        key = "quantization_config" if config.get("expert_dtype") is None else "expert_dtype"
-        raise refuse(config, key, "is read from plain files alone; convert it to bfloat16")
     heads, groups = config.size("num_attention_heads"), config.size("o_groups")
     if heads % groups:
         raise refuse(config, "o_groups", f"has {heads} heads to divide into groups of equal size")

@@ -21,6 +21,8 @@ from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, check_grou
 from hotshoe_quantization.unpack import from_fp4, unpack
 
 BYTES = frozenset({torch.uint8})
+#: Two values in one, which some writers call a signed byte.
+PAIRS = BYTES | {torch.int8}
 #: Exponents come as bytes, or as the type that they are.
 EXPONENTS = BYTES | {torch.float8_e8m0fnu}
 #: A scale of eight bits that are an exponent alone has this added to it, and this for NaN.
@@ -38,6 +40,7 @@ class Fp4:
         divides: Numbers are divided by that one scale, and x by its own.
         x_whole: The name of the one scale of x beside those of its groups, likewise.
         rounds: The checkpoint wants x in 4-bit floats as well.
+        scale: The name of the scales of groups.
     """
 
     packed: str
@@ -46,6 +49,7 @@ class Fp4:
     divides: bool = False
     x_whole: str = ""
     rounds: bool = False
+    scale: str = "weight_scale"
 
     def as_held(self, layer: str, names: Container[str]) -> Fp4:
         """Return the scheme of a checkpoint: some have no scale of x, whatever they say."""
@@ -68,8 +72,8 @@ class Fp4:
         """Return values and scales."""
         kinds = frozenset({torch.float8_e4m3fn}) if self.whole else EXPONENTS
         specs = {
-            self.packed: Axis(1, 2).spec(layer, shape, share, BYTES),
-            "weight_scale": Axis(1, self.size).spec(layer, shape, share, kinds),
+            self.packed: Axis(1, 2).spec(layer, shape, share, PAIRS),
+            self.scale: Axis(1, self.size).spec(layer, shape, share, kinds),
         }
         if self.whole:
             specs[self.whole] = Axis(None, None).spec(layer, shape, share, FLOATS)
@@ -80,19 +84,19 @@ class Fp4:
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Unpack."""
         made = {name: tensors[name] for name in tensors if name == "bias"}
-        packed = tensors[self.packed]
+        packed, stored = tensors[self.packed], tensors[self.scale]
         made["weight"] = [from_fp4(unpack(part, 4, 2 * part.shape[1])) for part in packed]
         if self.whole:
             wide = finite(layer, self.whole, tensors[self.whole])
             factors = [1 / factor if self.divides else factor for factor in wide]
-            pairs = zip(tensors["weight_scale"], factors, strict=True)
+            pairs = zip(stored, factors, strict=True)
             scales = [scale.float() * (factor / 2) for scale, factor in pairs]
             if self.x_whole in tensors:
                 made["weight_global_scale"] = factors
                 made["input_scale"] = self._of_x(layer, tensors[self.x_whole])
         else:
-            scales = [power(scale) / 2 for scale in tensors["weight_scale"]]
-        made["weight_scale"] = finite(layer, "weight_scale", scales)
+            scales = [power(scale) / 2 for scale in stored]
+        made["weight_scale"] = finite(layer, self.scale, scales)
         return made
 
     def _of_x(self, layer: str, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -7,14 +7,15 @@ transformers' `FineGrainedFP8Config`, and that of ModelOpt.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from hotshoe.errors import CheckpointError
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import MXFP8, Elements
-from hotshoe_quantization.fp4 import NVFP4
-from hotshoe_quantization.stored import Scheme, StoredFormat, has_kv_scales
+from hotshoe_quantization.fp4 import MXFP4, NVFP4
+from hotshoe_quantization.stored import EXPERTS, Scheme, StoredFormat, has_kv_scales
 from hotshoe_quantization.values import Values, holds, matches_pattern
 
 FORMAT = "fp8_e4m3"
@@ -66,8 +67,13 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         weight = QuantSpec(FORMAT, "block", block_shape=(block[0], block[1]))
         scheme = Elements(weight, groups, "weight_scale_inv")
 
+    experts = values.one_of(("fp8", "fp4"), "expert_dtype", default="fp8")
+    of_experts: Scheme = scheme if experts == "fp8" else replace(MXFP4, scale=scheme.scale)
+
     def choose(layer: str) -> Scheme | None:
-        return None if layer.endswith("lm_head") or holds(kept, layer) else scheme
+        if layer.endswith("lm_head") or holds(kept, layer):
+            return None
+        return of_experts if EXPERTS in layer else scheme
 
     return StoredFormat(choose, renames=RENAMES if block is None else ())
 

@@ -44,3 +44,14 @@ def test_the_file_of_modelopt(tmp_path: Path) -> None:
 def test_what_names_no_method(tmp_path: Path, bad: object) -> None:
     with pytest.raises(CheckpointError, match="must be an object with a quant_method"):
         stored_quantization(model(tmp_path, quantization_config=bad))
+
+
+def test_what_some_writers_put_beside_it(tmp_path: Path) -> None:
+    beside = model(tmp_path, quantization_config=AWQ, expert_dtype="fp4")
+    assert stored_quantization(beside) == {**AWQ, "expert_dtype": "fp4"}
+    assert stored_quantization(model(tmp_path, expert_dtype="fp4")) is None
+    inside = {**AWQ, "expert_dtype": "fp8"}
+    assert (
+        stored_quantization(model(tmp_path, quantization_config=inside, expert_dtype="fp4"))
+        == inside
+    )

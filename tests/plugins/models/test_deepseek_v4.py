@@ -113,8 +113,6 @@ BAD = [
     ({"scoring_func": "softmax"}, "scoring_func"),
     ({"norm_topk_prob": False}, "norm_topk_prob"),
     ({"tie_word_embeddings": True}, "tie_word_embeddings"),
-    ({"expert_dtype": "fp4"}, "expert_dtype is 'fp4'.*plain files alone"),
-    ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config.*plain files"),
     ({"rope_parameters": {"main": 1, "compress": {}}}, "rope_parameters.*an object for main"),
     ({"swiglu_limit": 0}, "swiglu_limit"),
     ({"hc_mult": 0}, "hc_mult"),
