@@ -21,36 +21,25 @@ INVARIANT = True
 
 def kernels() -> tuple[Candidate, ...]:
     """List the portable kernels, which serve every GPU that Triton compiles for."""
+    return *_over_caches(), *_over_states(), *_over_rows()
+
+
+def _over_caches() -> tuple[Candidate, ...]:
     from hotshoe_triton import (
-        activation,
         attention,
-        blocks,
+        compress,
         compressed,
-        embedding,
-        fp4,
-        gated_delta,
-        groups,
         indexer,
         invariant,
         latent,
-        layer_norm,
-        lora,
-        moe,
-        norm,
         padded,
         rotary,
-        sampling,
-        selective_scan,
-        short_conv,
         sparse,
-        state_space,
     )
 
     chosen, entries = sparse.SparseMlaAttention, compressed.CompressedAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     room = padded.supports, padded.Attention
-    layer = layer_norm.supports, layer_norm.LayerNorm
-    selective = selective_scan.supports, selective_scan.SelectiveScan
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
         Candidate("attention", "padded", *room, layout=padded.declared_layout),
@@ -58,13 +47,42 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
         Candidate("sparse_mla_attention", "triton", sparse.supports, chosen),
+        Candidate("compress", "triton", compress.supports, compress.Compress, INVARIANT),
         Candidate("compressed_attention", "triton", compressed.supports, entries),
+        Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
+        Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
+    )
+
+
+def _over_states() -> tuple[Candidate, ...]:
+    from hotshoe_triton import gated_delta, selective_scan, short_conv, state_space
+
+    selective = selective_scan.supports, selective_scan.SelectiveScan
+    return (
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("selective_scan", "triton", *selective),
         Candidate("short_conv", "triton", short_conv.supports, short_conv.ShortConv),
-        Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
-        Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
+    )
+
+
+def _over_rows() -> tuple[Candidate, ...]:
+    from hotshoe_triton import (
+        activation,
+        blocks,
+        embedding,
+        fp4,
+        groups,
+        invariant,
+        layer_norm,
+        lora,
+        moe,
+        norm,
+        sampling,
+    )
+
+    layer = layer_norm.supports, layer_norm.LayerNorm
+    return (
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),
         Candidate("layer_norm", "triton", *layer, INVARIANT),

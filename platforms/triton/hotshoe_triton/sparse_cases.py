@@ -1,4 +1,4 @@
-"""Specifications and calls of sparse latent attention and its indexer, for `cases.py`."""
+"""Specifications and calls of attention to chosen rows and to entries, for `cases.py`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from hotshoe.slots import (
     AttentionMetadata,
     CompressedAttentionOp,
     CompressedAttentionSpec,
+    CompressOp,
+    CompressSpec,
     IndexerOp,
     IndexerSpec,
     MlaAttentionSpec,
     SparseMlaOp,
     SparseMlaSpec,
 )
-from hotshoe_triton import compressed, indexer, sparse
+from hotshoe_triton import compress, compressed, indexer, sparse
 
 #: Of DeepSeek-V3.2.
 INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
@@ -44,6 +46,14 @@ COMPRESSED = {
     "8x512 of 4": ENTRIES,
     "8x512 of 128": replace(ENTRIES, group=128, top_k=None),
     "64x512 of 4": replace(ENTRIES, num_heads=64),
+}
+#: Its entries, and those of its indexer.
+MADE = CompressSpec(512, 64, 4, True, 1e-6, *["bfloat16"] * 2, 64)
+ENTRIES_MADE = {
+    "512 of 4": MADE,
+    "512 of 128": replace(MADE, group=128, overlap=False),
+    "128 of 4": replace(MADE, head_dim=128),
+    "512 of 4 float32": replace(MADE, dtype="float32", kv_dtype="float32"),
 }
 #: Dense attention.
 LATENT = {
@@ -97,11 +107,24 @@ def attend_entries(
     return call
 
 
+def make_entries(spec: CompressSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+    """Return a call that makes entries, over `reqs` requests."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not compress.supports(spec, facts).accepted:
+            return False
+        call_compress(compress.Compress(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
 #: What is compiled besides dense attention: the first word of names, calls, specifications.
 ROW_CALLS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
     ("index", index, INDEXES),
     ("chosen", attend_chosen, SPARSES),
     ("entries", attend_entries, COMPRESSED),
+    ("compress", make_entries, ENTRIES_MADE),
 )
 
 
@@ -162,3 +185,17 @@ def call_compressed(
     chosen = None if spec.top_k is None else ints(device, len(q), spec.top_k)
     sinks = floats(spec.num_heads, dtype="float32")
     op(q, cache, step, (held, step, chosen), sinks, floats(512, spec.rope_dim, dtype="float32"))
+
+
+def call_compress(op: CompressOp, spec: CompressSpec, tokens: int, reqs: int, device: str) -> None:
+    """Make entries with tensors of a device, `tokens` tokens of each request."""
+
+    def floats(*shape: int, dtype: str = spec.dtype) -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    step = step_of(tokens, reqs, device)
+    rows = floats(64, spec.block_size, spec.token_row.width)
+    entries = floats(64, spec.per_block, spec.head_dim, dtype=spec.kv_dtype)
+    bias, table = (spec.group, spec.channels), (512, spec.rope_dim)
+    rest = floats(spec.head_dim), floats(*table, dtype="float32")
+    op(rows, entries, (step, step), floats(*bias, dtype="float32"), *rest)

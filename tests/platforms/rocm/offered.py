@@ -23,6 +23,7 @@ from hotshoe.slots import (
     AttentionSpec,
     Candidate,
     CompressedAttentionSpec,
+    CompressSpec,
     EmbeddingSpec,
     GatedActivationSpec,
     GatedDeltaSpec,
@@ -54,7 +55,9 @@ from hotshoe_triton.sparse_cases import (
     DEEPSEEK,
     ENTRIES,
     INDEX,
+    MADE,
     SPARSE,
+    call_compress,
     call_compressed,
     call_index,
     call_sparse,
@@ -99,6 +102,7 @@ SPECS: dict[str, list[Any]] = {
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
     "sparse_mla_attention": [SPARSE],
+    "compress": [MADE],
     "compressed_attention": [ENTRIES],
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
@@ -167,6 +171,10 @@ def run_entries(op: Any, spec: CompressedAttentionSpec) -> None:
         call_compressed(op, spec, tokens, 8, "meta")
 
 
+def run_compress(op: Any, spec: CompressSpec) -> None:
+    call_compress(op, spec, 2, 8, "meta")
+
+
 def run_short(op: Any, spec: ShortConvSpec) -> None:
     for tokens in (1, 64):
         call_short(op, spec, tokens, 8, "meta")
@@ -224,6 +232,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "mla_attention": run_latents,
     "indexer": run_index,
     "sparse_mla_attention": run_chosen,
+    "compress": run_compress,
     "compressed_attention": run_entries,
     "gated_delta": run_deltas,
     "state_space": run_spaces,

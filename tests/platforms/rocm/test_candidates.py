@@ -84,7 +84,7 @@ def test_what_is_offered_compiles(arch: str) -> None:
 
 
 #: Slots that have no kernels yet.
-PLAIN = {"compress", "tree_attention"}
+PLAIN = {"tree_attention"}
 
 
 def test_every_slot_that_models_ask_for_has_a_native_candidate() -> None:

@@ -24,7 +24,7 @@ def test_a_platform_names_what_its_vendor_calls_otherwise() -> None:
 
 
 #: Slots that have no kernels yet.
-PLAIN = {"compress", "tree_attention"}
+PLAIN = {"tree_attention"}
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])

@@ -24,6 +24,7 @@ def main() -> None:
             attend_latents(LATENT, 3, reqs),
             sparse_cases.attend_chosen(sparse_cases.SparseMlaSpec(LATENT, 64), 1, reqs),
             sparse_cases.index(INDEX, 1, reqs),
+            sparse_cases.make_entries(sparse_cases.MADE, 1, reqs),
         )
         for place, call in enumerate(calls):
             with matrix.Compiling(ARCHS["sm_90"]) as compiling:

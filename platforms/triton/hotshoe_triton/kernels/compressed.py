@@ -1,6 +1,9 @@
-"""Attention to a window of rows and to entries, each row key and value of all heads.
+"""Attention to a window of rows and to entries, each row key and value of all heads; and how
+entries are made.
 
-A program takes some heads of one token. Shape suffixes: M heads, N rows, D channels.
+A program of attention takes some heads of one token. One that makes an entry belongs to a token,
+and works if a group ends there, so that the host knows the grid. Shape suffixes: M heads, N rows,
+D channels, P pairs of channels.
 """
 
 import triton
@@ -79,3 +82,82 @@ def compressed_attend(
             )  # fmt: skip
     out_ptr += place * (NUM_HEADS * HEAD_DIM)
     tl.store(out_ptr + offsets_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
+
+
+@triton.jit
+def mixture_of(
+    tokens_ptr, table_ptr, bias_ptr, seen, block_stride, channel_D, HEAD_DIM: tl.constexpr,
+    GROUP: tl.constexpr, OVERLAP: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Return the sum of values, weighted by the softmax of gates, of the tokens in front of
+    position `seen`."""
+    CHANNELS: tl.constexpr = HEAD_DIM * (1 + OVERLAP)
+    REACH: tl.constexpr = GROUP * (1 + OVERLAP)
+    own_D = (channel_D < HEAD_DIM)[None, :]
+    top_D = tl.full(channel_D.shape, float("-inf"), tl.float32)
+    sum_D, acc_D = tl.zeros_like(top_D), tl.zeros_like(top_D)
+    # The first group has none before it, so that every pass has a token at least.
+    for first in range(tl.maximum(REACH - seen, 0), REACH, BLOCK_N):
+        nth_N = first + tl.arange(0, BLOCK_N)
+        there_N, at_N = nth_N < REACH, seen - REACH + nth_N
+        page_N = tl.load(table_ptr + at_N // BLOCK_SIZE, mask=there_N, other=0).to(tl.int64)
+        row_N = page_N * block_stride + at_N % BLOCK_SIZE * (2 * CHANNELS)
+        # Of two sets the group before has the first, the entry's own group the second.
+        set_N = tl.where(nth_N < GROUP, 0, CHANNELS - HEAD_DIM)
+        there_ND = there_N[:, None] & own_D
+        inside_ND = set_N[:, None] + channel_D[None, :]
+        value_ptrs_ND = tokens_ptr + row_N[:, None] + inside_ND
+        value_ND = tl.load(value_ptrs_ND, mask=there_ND, other=0.0).to(tl.float32)
+        gate_ND = tl.load(value_ptrs_ND + CHANNELS, mask=there_ND, other=0.0).to(tl.float32)
+        bias_ptrs_ND = bias_ptr + (at_N % GROUP * CHANNELS)[:, None] + inside_ND
+        gate_ND += tl.load(bias_ptrs_ND, mask=there_ND, other=0.0)
+        gate_ND = tl.where(there_N[:, None], gate_ND, float("-inf"))
+        new_D = tl.maximum(top_D, tl.max(gate_ND, 0))
+        weight_ND, shrink_D = tl.exp(gate_ND - new_D[None, :]), tl.exp(top_D - new_D)
+        sum_D = sum_D * shrink_D + tl.sum(weight_ND, 0)
+        acc_D = acc_D * shrink_D + tl.sum(weight_ND * value_ND, 0)
+        top_D = new_D
+    return acc_D / sum_D
+
+
+@triton.jit
+def rotated(x_D, row_ptr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr):
+    """Rotate the last channels by pairs of neighbors, given cosines then sines."""
+    a_P, b_P = tl.split(tl.reshape(x_D, (x_D.shape[0] // 2, 2)))
+    pair_P = tl.arange(0, x_D.shape[0] // 2) - (HEAD_DIM - ROPE_DIM) // 2
+    turned_P = (pair_P >= 0) & (pair_P < ROPE_DIM // 2)
+    cos_P = tl.load(row_ptr + pair_P, mask=turned_P, other=1.0)
+    sin_P = tl.load(row_ptr + ROPE_DIM // 2 + pair_P, mask=turned_P, other=0.0)
+    pairs = tl.join(a_P * cos_P - b_P * sin_P, b_P * cos_P + a_P * sin_P)
+    return tl.reshape(pairs, (x_D.shape[0],))
+
+
+@triton.jit(do_not_specialize=["num_reqs", "table_stride", "entry_table_stride"])
+def compress(
+    tokens_ptr, entries_ptr, table_ptr, entry_table_ptr, starts_ptr, seq_lens_ptr, bias_ptr,
+    norm_ptr, cos_sin_ptr, num_reqs, table_stride, block_stride, entry_table_stride, entry_stride,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, GROUP: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (tokens,). Caches are dense within a block."""
+    wait(CHAINED)
+    request, seen = seen_by(tl.program_id(0), starts_ptr, seq_lens_ptr, num_reqs, BLOCK_R)
+    if (seen > 0) & (seen % GROUP == 0):
+        own, channel_D = request.to(tl.int64), tl.arange(0, BLOCK_D)
+        there_D = channel_D < HEAD_DIM
+        made_D = mixture_of(
+            tokens_ptr, table_ptr + own * table_stride, bias_ptr, seen, block_stride, channel_D,
+            HEAD_DIM, GROUP, OVERLAP, BLOCK_SIZE, BLOCK_N,
+        )  # fmt: skip
+        made_D = tl.where(there_D, made_D, 0.0)
+        made_D *= 1.0 / tl.sqrt(tl.sum(made_D * made_D, 0) / HEAD_DIM + EPS)
+        made_D *= tl.load(norm_ptr + channel_D, mask=there_D, other=0.0).to(tl.float32)
+        made_D = made_D.to(norm_ptr.dtype.element_ty).to(tl.float32)
+        row_ptr = cos_sin_ptr + (seen - GROUP).to(tl.int64) * ROPE_DIM
+        turned_D = rotated(made_D, row_ptr, HEAD_DIM, ROPE_DIM)
+        last = seen - 1
+        page = tl.load(entry_table_ptr + own * entry_table_stride + last // BLOCK_SIZE)
+        place = page.to(tl.int64) * entry_stride + last % BLOCK_SIZE // GROUP * HEAD_DIM
+        out_D = turned_D.to(entries_ptr.dtype.element_ty)
+        tl.store(entries_ptr + place + channel_D, out_D, mask=there_D)
