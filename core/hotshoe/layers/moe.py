@@ -6,7 +6,7 @@ some experts whole; routers are on all ranks, so that all choose alike, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.expert_adapters import adapted_experts
 from hotshoe.layers.experts import Share, names_of, share_of
+from hotshoe.layers.limits import clamped
 from hotshoe.layers.linear import Linear, form_of
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
@@ -277,19 +278,6 @@ def _latents(
     return into, out
 
 
-def _limiting(limit: float | None) -> Callable[[Tensor], None] | None:
-    """Return what limits gate | up as `MoeSpec` says; None for no limit."""
-    if limit is None:
-        return None
-
-    def between(both: Tensor) -> None:
-        gate, up = both.chunk(2, -1)
-        gate.clamp_(max=limit)
-        up.clamp_(-limit, limit)
-
-    return between
-
-
 class _Shared:
     """An MLP for every token, opened by a gate or always open; this rank's summand."""
 
@@ -312,9 +300,10 @@ class _Shared:
             quantize=quantize,
             inputs=ctx.split(what, channels),
         )
-        down, act = down.partial(), mixture.activation
+        down, act, limit = down.partial(), mixture.activation, mixture.limit
+        limits = None if limit is None else clamped(limit, mixture.alpha, mixture.shift)
         self._mlp: GatedMLP | PlainMLP = (
-            GatedMLP(ctx, gate_up, down, act, _limiting(mixture.limit))
+            GatedMLP(ctx, gate_up, down, act, limits)
             if mixture.gated
             else PlainMLP(ctx, gate_up, down, act)
         )

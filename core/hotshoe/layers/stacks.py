@@ -5,7 +5,7 @@ Source of the layout: checkpoints as transformers 5 writes them without looking 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from torch import Tensor
@@ -20,26 +20,38 @@ Parts: TypeAlias = "tuple[tuple[str, ...], ...]"
 
 
 def unstacked(
-    source: TensorSource, known_as: Callable[[str], str], stacks: Mapping[str, Parts]
+    source: TensorSource,
+    known_as: Callable[[str], str],
+    stacks: Mapping[str, Parts],
+    transposed: Collection[str] = (),
 ) -> TensorSource:
     """Return a source that has each expert's matrices, as views, in the place of stacked ones.
 
     Args:
         source: The checkpoint.
         known_as: Maps its names to those of layers.
-        stacks: Tensors [num_experts, rows, columns] by those names.
+        stacks: Tensors [num_experts, rows, columns], or [num_experts * rows, columns], by those
+            names.
+        transposed: Those of them in which an expert has [columns, rows].
     """
     found = {name: known for name in source.names() if (known := known_as(name)) in stacks}
-    return _Unstacked(source, {name: stacks[known] for name, known in found.items()}, known_as)
+    turned = frozenset(name for name, known in found.items() if known in transposed)
+    return _Unstacked(
+        source, {name: stacks[known] for name, known in found.items()}, known_as, turned
+    )
 
 
 class _Unstacked:
     """See `unstacked`."""
 
     def __init__(
-        self, source: TensorSource, stacks: Mapping[str, Parts], known_as: Callable[[str], str]
+        self,
+        source: TensorSource,
+        stacks: Mapping[str, Parts],
+        known_as: Callable[[str], str],
+        transposed: frozenset[str],
     ) -> None:
-        self._source = source
+        self._source, self._transposed = source, transposed
         self._names: list[str] = []
         #: Of a matrix: the tensor that it lies in, its expert, and which of the expert's it is.
         self._places: dict[str, tuple[str, int, int]] = {}
@@ -75,6 +87,10 @@ class _Unstacked:
             return self._source.tensor(name)
         whole, expert, at = self._places[name]
         tensor, (experts, parts) = self._source.tensor(whole), self._counts[whole]
+        if tensor.dim() == 2 and len(tensor) % experts == 0:
+            tensor = tensor.reshape(experts, -1, tensor.shape[1])
+        if whole in self._transposed:
+            tensor = tensor.mT
         if tensor.dim() != 3 or len(tensor) != experts or tensor.shape[1] % parts:
             raise CheckpointError(
                 f"{whole} has shape {list(tensor.shape)}, but config.json means {experts} experts "

@@ -99,6 +99,7 @@ class WeightTable:
         self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
         self._stacks: dict[str, Parts] = {}
+        self._transposed: set[str] = set()
         self.reopen: Callable[[], TensorSource | None] = lambda: None
 
     def expect(
@@ -156,16 +157,21 @@ class WeightTable:
             CheckpointError: Tensors that belong together are not all there.
         """
         plain = source if self.decode is None else self.decode(source)
-        return unstacked(plain, self.known_as, self._stacks) if self._stacks else plain
+        if not self._stacks:
+            return plain
+        return unstacked(plain, self.known_as, self._stacks, self._transposed)
 
-    def unstack(self, name: str, parts: Parts) -> None:
+    def unstack(self, name: str, parts: Parts, transposed: bool = False) -> None:
         """Name a tensor of all experts that some checkpoints have in the place of single matrices.
 
         Args:
-            name: Of a tensor [num_experts, rows, columns].
+            name: Of a tensor [num_experts, rows, columns], or [num_experts * rows, columns].
             parts: For each expert the names that its rows are asked for by, in equal parts.
+            transposed: An expert has [columns, rows].
         """
         self._stacks[name] = parts
+        if transposed:
+            self._transposed.add(name)
 
     def known_as(self, name: str) -> str:
         """Return the name that layers know a checkpoint's tensor by."""

@@ -38,7 +38,7 @@ UNUSED = (*NAMES.unused, r"^model\.mtp", r"^mtp")
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build MiniMaxM2ForCausalLM."""
-    config = _with_part(with_expert_defaults(config, DEFAULTS))
+    config = with_rotary_dim(with_expert_defaults(config, DEFAULTS))
     scored(config, "sigmoid")
     experts = mixture(
         config,
@@ -53,7 +53,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     return DenseDecoder(decoder_spec(config, layers, names=replace(NAMES, unused=UNUSED)), ctx)
 
 
-def _with_part(config: ModelConfig) -> ModelConfig:
+def with_rotary_dim(config: ModelConfig) -> ModelConfig:
     """Say the rotated part of a head as other families do: older files count its channels."""
     if config.get("rotary_dim") is None or config.get("partial_rotary_factor") is not None:
         return config

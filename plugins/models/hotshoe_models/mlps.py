@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
 from torch import Tensor
 
-from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section
+from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section, clamped
 from hotshoe_models.sparse_mlp import SparseMLP
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.xielu import Xielu
@@ -36,8 +37,11 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
         learned = spec.activation == "xielu"
         name = spec.names.layer.format(i) + spec.names.activation
         return PlainMLP(ctx, up, down, Xielu(ctx, name) if learned else spec.activation)
-    scaled = None if spec.gate_scale == 1.0 else partial(_scale_gates, spec.gate_scale)
-    return GatedMLP(ctx, up, down, spec.activation, scaled)
+    between: Callable[[Tensor], None] | None
+    between = None if spec.gate_scale == 1.0 else partial(_scale_gates, spec.gate_scale)
+    if spec.gate_limits is not None:
+        between = clamped(*spec.gate_limits)
+    return GatedMLP(ctx, up, down, spec.activation, between)
 
 
 def _scale_gates(factor: float, both: Tensor) -> None:

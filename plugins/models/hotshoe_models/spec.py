@@ -387,6 +387,7 @@ class DecoderSpec:
         residual_scale: Factor on a block's output where it joins the residual.
         mlp_scale: Further factor on an MLP's output.
         gate_scale: Factor on what an MLP's activation takes.
+        gate_limits: Limit, alpha and shift of an MLP's gates, as `hotshoe.slots.MoeSpec` has them.
         gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
             scales what the head puts out; or `WeightNames.gate` has them in a matrix of its own.
         gate_activation: What opens gates of such a matrix: "sigmoid" or "softplus".
@@ -439,6 +440,7 @@ class DecoderSpec:
     residual_scale: float = 1.0
     mlp_scale: float = 1.0
     gate_scale: float = 1.0
+    gate_limits: tuple[float, float, float] | None = None
     gated_attention: bool = False
     gate_activation: str = "sigmoid"
     value_norm: bool = False

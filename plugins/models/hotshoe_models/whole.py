@@ -147,6 +147,7 @@ def _has_the_form(spec: DecoderSpec, i: int) -> bool:
         and not (spec.parallel or spec.gated_attention or changes_values(spec, i))
         and spec.qkv_limit is None
         and (spec.residual_scale, spec.mlp_scale, spec.gate_scale) == (1.0, 1.0, 1.0)
+        and spec.gate_limits is None
         and (names.input_norm is not None and names.mlp_norm is not None)
         and (names.post_attention_norm, names.post_mlp_norm) == (None, None)
         and not (names.wide_qk_norm or names.layer_qk_norm)

@@ -60,6 +60,21 @@ def test_single_matrices_are_fed_as_before():
     assert not hasattr(made.decoded(source), "stored")
 
 
+def test_matrices_below_each_other_and_transposed_ones():
+    made, got = WeightTable(), {}
+    made.unstack("e.up", tuple((f"{i}.up",) for i in range(3)))
+    made.unstack("e.down", tuple((f"{i}.down",) for i in range(3)), transposed=True)
+    for name in [f"{i}.{part}" for i in range(3) for part in ("up", "down")]:
+        shape = (2, 5) if name.endswith("up") else (5, 2)
+        made.expect(name, shape, lambda tensor, name=name: got.__setitem__(name, tensor))
+    up, down = torch.randn(6, 5), torch.randn(6, 5)
+    feed(made, made.decoded(Stream([("e.up", up), ("e.down", down)])))
+    made.check_complete()
+    for i in range(3):
+        assert torch.equal(got[f"{i}.up"], up[2 * i : 2 * i + 2])
+        assert torch.equal(got[f"{i}.down"], down[2 * i : 2 * i + 2].T)
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 5), (3, 3, 5), (4, 5)])
 def test_a_stack_of_another_shape_is_refused(shape):
     made, _ = table()

@@ -111,8 +111,9 @@ class Variant:
         """Whether a token has fewer experts than there are, or attends to chosen tokens."""
         if "index_topk" in self.values:
             return True
-        counts = [self.values[key] for key in COUNTS if key in self.values]
-        chosen = [self.values[key] for key in CHOSEN if key in self.values]
+        values = {**self.values, **self.values.get("ffn_config", {})}
+        counts = [values[key] for key in COUNTS if key in values]
+        chosen = [values[key] for key in CHOSEN if key in values]
         return bool(counts) and counts != chosen
 
     @property
@@ -143,7 +144,7 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0},
 }
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
+CHOSEN = ("num_experts_per_tok", "moe_top_k", "moe_k", "moe_topk", "top_k_experts")
 EXPERTS = {"moe_intermediate_size": 40, "num_experts_per_tok": 2}
 GROUPS = {
     "n_routed_experts": 8,
@@ -2075,6 +2076,72 @@ VARIANTS += [
         },
     ),
 ]
+MINIMAX3 = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "head_dim": 16,
+    "dense_intermediate_size": 80,
+    "shared_intermediate_size": 40,
+    "rotary_dim": 8,
+    "rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5},
+    "swiglu_limit": 1.5,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+    "index_block_size": 8,
+    "index_topk_blocks": LENGTH // 8,
+    "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+}
+VARIANTS += [
+    Variant("minimax-m3", "MiniMaxM3VL", MINIMAX3, end_to_end=True),
+    Variant(
+        "minimax-m3-seeing",
+        "MiniMaxM3Sparse",
+        {"model_type": "minimax_m3_vl_text", **MINIMAX3, **UNTIED},
+        whole={"vision_config": {**TOWER, "patch_size": 4, "image_size": 16}},
+    ),
+]
+MINIMAX1 = {
+    "num_local_experts": 5,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "full_attn_alpha_factor": 3.5,
+    "linear_attn_alpha_factor": 1.5,
+    "linear_attn_beta_factor": 2.5,
+    "mlp_alpha_factor": 0.5,
+    "mlp_beta_factor": 1.5,
+}
+VARIANTS += [
+    Variant("minimax-text", "MiniMax", {**MINIMAX1, "block_size": 8}, end_to_end=True),
+]
+DBRX = {
+    "d_model": 64,
+    "n_heads": 4,
+    "n_layers": 2,
+    "max_seq_len": LENGTH,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+    "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 5, "moe_top_k": 2},
+}
+VARIANTS += [
+    Variant(
+        "dbrx",
+        "Dbrx",
+        {**DBRX, "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 500.0}},
+        end_to_end=True,
+    ),
+    Variant(
+        "dbrx-published",
+        "Dbrx",
+        {
+            **DBRX,
+            "num_hidden_layers": 2,
+            "rope_parameters": None,
+            "attn_config": {"kv_n_heads": 1, "rope_theta": 10_000.0, "clip_qkv": 8},
+            "ffn_config": {**DBRX["ffn_config"], "moe_normalize_expert_weights": None},
+        },
+        raw=True,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
@@ -2136,6 +2203,8 @@ OFFSET = (
     "Qwen3Next",
     "Qwen3_5",
     "Qwen3_5Moe",
+    "MiniMaxM3VL",
+    "MiniMaxM3Sparse",
 )
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
@@ -2165,7 +2234,10 @@ CONFIG_CLASSES = {
     "Qwen3_5": "Qwen3_5TextConfig",
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
     "Llama4": "Llama4TextConfig",
+    "MiniMaxM3VL": "MiniMaxM3VLTextConfig",
 }
+#: Those of whole models that have other names than theirs.
+WHOLE_CLASSES = {"MiniMaxM3Sparse": "MiniMaxM3VLConfig"}
 
 
 def architecture(family: str) -> str:
@@ -2237,7 +2309,7 @@ class Checkpoint:
             kind = type(module).__name__.lower()
             if kind.endswith("router"):
                 hooks.append(module.register_forward_hook(judge))
-            if kind.endswith("indexer"):
+            if kind.endswith("indexer") and not hasattr(module, "topk_blocks"):
                 hooks.append(module.register_forward_hook(judge_index))
         self.logits(tokens)
         for hook in hooks:
@@ -2277,7 +2349,8 @@ def describe(variant: Variant) -> tuple[str, str, dict[str, Any]]:
     if variant.whole is not None:
         family, tied = variant.family, {key: values[key] for key in TIED if key in values}
         whole = {**variant.whole, **tied, "text_config": values}
-        return f"{family}ForConditionalGeneration", f"{family}Config", whole
+        named = WHOLE_CLASSES.get(family, f"{family}Config")
+        return f"{family}ForConditionalGeneration", named, whole
     config = CONFIG_CLASSES.get(variant.family, f"{variant.family}Config")
     return architecture(variant.family), config, values
 
@@ -2344,6 +2417,7 @@ RECENT |= {"llama4-dense-between"}
 #: Earlier releases do not have these, or warn when they import them.
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
+RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 

@@ -21,6 +21,7 @@ from hotshoe_models import (
     biogpt,
     bloom,
     cohere,
+    dbrx,
     deepseek,
     deepseek_v4,
     deepseek_v32,
@@ -59,6 +60,8 @@ from hotshoe_models import (
     mimo_v2,
     minicpm3,
     minimax,
+    minimax_m3,
+    minimax_text,
     ministral,
     mistral,
     mistral4,
@@ -129,6 +132,9 @@ DEFAULTS = {
     "Ernie4_5_MoeConfig": ernie.MOE_DEFAULTS,
     "OlmoeConfig": olmoe.DEFAULTS,
     "MiniMaxM2Config": minimax.DEFAULTS,
+    "MiniMaxConfig": minimax_text.DEFAULTS,
+    "MiniMaxM3VLTextConfig": minimax_m3.DEFAULTS,
+    "DbrxConfig": dbrx.DEFAULTS,
     "DeepseekV2Config": deepseek.V2_DEFAULTS,
     "DeepseekV3Config": deepseek.V3_DEFAULTS,
     "Glm4MoeLiteConfig": glm_lite.DEFAULTS,
@@ -197,6 +203,9 @@ UNREAD |= {
     "slow_but_exact",
     "init_device",
 }  # how ranks add up in training, and where weights are made
+#: Of a choice among blocks, all of which are read here.
+UNREAD |= {"index_n_heads", "index_head_dim", "index_local_blocks"}
+UNREAD |= {"block_size"}  # tokens of MiniMax's chunks, which change no result
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(
@@ -261,6 +270,8 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "Olmo3Config": olmo.OLMO3_THETA,
         "GptOssConfig": gpt_oss.DEFAULT_THETA,
         "MiniMaxM2Config": minimax.DEFAULT_THETA,
+        "MiniMaxConfig": minimax_text.DEFAULT_THETA,
+        "MiniMaxM3VLTextConfig": minimax_m3.DEFAULT_THETA,
         "LongcatFlashConfig": longcat.DEFAULT_THETA,
         "Ernie4_5Config": ernie.DEFAULT_THETA,
         "Ernie4_5_MoeConfig": ernie.DEFAULT_THETA,

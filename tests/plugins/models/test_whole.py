@@ -57,6 +57,7 @@ def context(*whole: object, **forced: str) -> BuildContext:
         {"value_norm": True},
         {"residual_scale": 0.5},
         {"gate_scale": 2.0},
+        {"gate_limits": (7.0, 1.7, 1.0)},
         {"names": replace(NAMES, post_mlp_norm="after")},
         {"names": replace(NAMES, input_norm=None)},
         {"names": replace(NAMES, qk_norm=("q", "k"), wide_qk_norm=True)},
