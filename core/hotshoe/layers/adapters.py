@@ -19,9 +19,10 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
 from hotshoe.layers.formats import Share
+from hotshoe.layers.landing import Landing, Piece
 from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LoraOp, LoraSpec, LoraTokens
+from hotshoe.slots import LoraOp, LoraSpec, LoraTokens, TransferOp
 from hotshoe.slots.reference.lora import tokens_of
 from hotshoe.suggest import did_you_mean
 
@@ -76,6 +77,8 @@ class Adapted(Protocol):
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None: ...
 
     def own_part(self, index: int, factors: Factors) -> Factors: ...
+
+    def pieces(self, index: int, factors: Factors) -> Sequence[Piece]: ...
 
     def measure(self, parts: Mapping[int, Factors]) -> dict[int, Gain]: ...
 
@@ -215,15 +218,20 @@ class AdaptedLinear:
         before = sum(share.num_rows for _, _, share in self._shares[:index])
         return slice(before, before + count)
 
+    def pieces(self, index: int, factors: Factors) -> Sequence[Piece]:
+        """Return where the rows of one matrix's factors lie, and their numbers.
+
+        Rows of b are those of all stacked matrices, with zeros for the others.
+        """
+        first, rank = index * self._rank, len(factors.a)
+        b = factors.b.new_zeros(rank, self._b.shape[2])
+        b[:, self._rows(index, len(factors.b))] = factors.b.T
+        rows = slice(first, first + rank)
+        targets = (held[:, rows].view(len(held), -1) for held in (self._a, self._b))
+        return list(zip(targets, (factors.a.flatten(), b.flatten()), strict=True))
+
     def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None:
-        """Fill one matrix's part of a place, with zeros for an adapter that leaves it alone."""
-        first = index * self._rank
-        self._a[place, first : first + self._rank] = 0
-        self._b[place, first : first + self._rank] = 0
-        if factors is not None:
-            end = first + len(factors.a)
-            self._a[place, first:end] = factors.a
-            self._b[place, first:end, self._rows(index, len(factors.b))] = factors.b.T
+        """Take what `pieces` does not have of one matrix: its magnitudes."""
         if self._gains is not None:
             size = self._shares[index][2].num_rows if gain is None else len(gain.factor)
             self._gains.put(place, self._rows(index, size), gain)
@@ -255,6 +263,7 @@ class AdapterTable:
         self.shared: set[str] = set()
         self.is_elsewhere: Callable[[str], bool] = lambda name: False
         self._taken_bytes = 0
+        self._landing = Landing()
         self.reserve(0, "cpu")
         self._places: OrderedDict[str, int] = OrderedDict()
 
@@ -295,10 +304,12 @@ class AdapterTable:
         sizes = (base.spec.in_features, base.spec.out_features)
         parts = tuple(share.num_rows for _, _, share in shares)
         spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype, parts)
-        numbers = rank * self.limits.max_adapters * sum(sizes)
-        self.take(numbers * ctx.torch_dtype.itemsize, ctx.selector.facts)
+        numbers = rank * sum(sizes)
+        landing = self._landing.grow(numbers, ctx.torch_dtype, ctx.device)
+        places = self.limits.max_adapters * numbers * ctx.torch_dtype.itemsize
+        self.take(places + landing, ctx.selector.facts)
         layer = AdaptedLinear(ctx, self, shares, in_features, spec, base)
-        ctx.weight_bytes.append(lambda: layer.nbytes)
+        ctx.weight_bytes.append(lambda: layer.nbytes + landing)
         return layer
 
     def take(self, nbytes: int, facts: DeviceFacts) -> None:
@@ -359,15 +370,21 @@ class AdapterTable:
             name: Of the adapter.
             factors: From `own`.
         """
-        stored = {}
+        stored, pieces = {}, list[Piece]()
         for matrix, pair in factors.items():
             layer, index = self.layers[matrix]
-            stored[matrix] = layer.own_part(index, pair)
+            part = layer.own_part(index, pair)
+            found = layer.pieces(index, part)
+            pieces += found
+            if not found or part.magnitude is not None:
+                stored[matrix] = part
         gains = self._measure(stored)
         self.drop(name)
         if gains or any(matrix in self.eager for matrix in stored):
             self._apart.add(name)
         self._stored[name] = stored
+        kind = tuple((matrix, len(pair.a)) for matrix, pair in factors.items())
+        self._landing.keep(name, kind, pieces)
         if gains:
             self._gains[name] = gains
 
@@ -395,6 +412,7 @@ class AdapterTable:
     def drop(self, name: str) -> None:
         """Forget an adapter, if there is one of this name."""
         self._stored.pop(name, None)
+        self._landing.drop(name)
         self._gains.pop(name, None)
         self._apart.discard(name)
         self._places.pop(name, None)
@@ -426,8 +444,11 @@ class AdapterTable:
             self.uses[len(some)] = Use(tokens, some, apart)
         return True
 
-    def reserve(self, num_tokens: int, device: str) -> None:
-        """Take memory at fixed addresses for recorded steps of up to `num_tokens` tokens."""
+    def reserve(self, num_tokens: int, device: str, transfer: TransferOp | None = None) -> None:
+        """Take memory at fixed addresses for recorded steps of up to `num_tokens` tokens, and for
+        an adapter on its way to the device, to which an operation copies."""
+        if transfer is not None:
+            self._landing.open(device, transfer)
         nobody = torch.full((num_tokens,), -1, dtype=torch.int32)
         self._recorded = tokens_of(nobody, self.limits.max_adapters, device)
 
@@ -463,6 +484,7 @@ class AdapterTable:
             oldest = next(other for other in self._places if other not in wanted)
             place = self._places.pop(oldest)
         stored, gains = self._stored[name], self._gains.get(name, {})
+        self._landing.fill(place, name)
         for matrix, (layer, index) in self.layers.items():
             layer.put(place, index, stored.get(matrix), gains.get(matrix))
         self._places[name] = place

@@ -7,7 +7,7 @@ that needs it is loaded, so steps that change an end are not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import Factors, Use, check_factors
+from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.split import Split
 from hotshoe.slots import LoraOp, LoraSpec
@@ -114,6 +115,10 @@ class AdaptedEnd:
 
     def settle(self) -> None:
         """Do nothing, likewise."""
+
+    def pieces(self, index: int, factors: Factors) -> Sequence[Piece]:
+        """Return nothing: `put` takes all."""
+        return ()
 
     def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None:
         """See `AdaptedLinear.put`."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import Factors, Use, check_factors
 from hotshoe.layers.formats import Share
+from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.slots import AdaptableMoeOp, LinearSpec, LoraOp, LoraSpec, MoeOp, MoeSpec
 from hotshoe.slots.reference.lora import ordered
@@ -183,6 +184,10 @@ class AdaptedExperts:
 
     def settle(self) -> None:
         """Do nothing, likewise."""
+
+    def pieces(self, index: int, factors: Factors) -> Sequence[Piece]:
+        """Return nothing: `put` takes all."""
+        return ()
 
     def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None:
         """See `AdaptedLinear.put`."""

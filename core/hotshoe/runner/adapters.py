@@ -16,6 +16,7 @@ from hotshoe.loader.adapter import read_adapter
 from hotshoe.runner.granted import enough_memory
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.rows import StepInputs
+from hotshoe.slots import TransferOp
 from hotshoe.types import NewRow
 
 
@@ -26,13 +27,17 @@ class AdapterRows:
         table: Those that were loaded.
         limits: Rows that there are, and the steps that are recorded.
         device: Where steps run.
+        transfer: Copies to it.
     """
 
-    def __init__(self, table: AdapterTable, limits: RunnerLimits, device: str) -> None:
+    def __init__(
+        self, table: AdapterTable, limits: RunnerLimits, device: str, transfer: TransferOp
+    ) -> None:
         self._table = table
         self._device = device
         self._names: list[str | None] = [None] * limits.max_num_seqs
-        table.reserve(max((*limits.graph_sizes, *limits.piece_sizes), default=0), device)
+        recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
+        table.reserve(recorded, device, transfer)
 
     def set_row(self, new: NewRow) -> None:
         """Take over what a new row names."""

@@ -1,0 +1,115 @@
+"""Brings adapters onto the device: one copy for each, however many matrices it changes.
+
+The factors of an adapter are one row of numbers in host memory. They go to a landing place on the
+device at once, by way of memory that the device can read by itself, so that the host goes on while
+they travel. From there one operation spreads them over the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hotshoe.layers.weights import HOST
+from hotshoe.slots import TransferOp
+
+#: Copies that are under way before the host waits for the first of them.
+COPIES = 2
+#: Numbers of all places [places, n], contiguous in each, and those of one adapter [n] on the host.
+Piece: TypeAlias = tuple[Tensor, Tensor]
+
+
+class Layout:
+    """Where the numbers of adapters go that change the same matrices with the same ranks.
+
+    Args:
+        targets: [places, n] each: the n numbers of every place, side by side.
+    """
+
+    def __init__(self, targets: Sequence[Tensor]) -> None:
+        self._targets = targets
+        self.sizes = [target.shape[1] for target in targets]
+        self._at: dict[int, list[Tensor]] = {}
+
+    def at(self, place: int) -> list[Tensor]:
+        """Return the numbers of one place, which is asked for again and again."""
+        if place not in self._at:
+            self._at[place] = [target[place] for target in self._targets]
+        return self._at[place]
+
+
+class Packed(NamedTuple):
+    """Factors in host memory, in the order of a layout: [sum of its sizes]."""
+
+    numbers: Tensor
+    layout: Layout
+
+
+class Landing:
+    """Adapters in host memory by name, and what brings them to places on the device."""
+
+    def __init__(self) -> None:
+        self._most, self._dtype = 0, torch.float32  # of the largest adapter that there may be
+        self._packed: dict[str, Packed] = {}
+        self._layouts: dict[Hashable, Layout] = {}
+        self._held: dict[int, Layout] = {}  # by the place
+        self._transfer: TransferOp | None = None
+        self._there = torch.empty(0)
+        self._ring: list[tuple[Tensor, Callable[[], object]]] = []
+
+    def grow(self, numbers: int, dtype: torch.dtype, device: str) -> int:
+        """Make room for one more layer's part of an adapter; return the bytes that it takes."""
+        self._most, self._dtype = self._most + numbers, dtype
+        return 0 if torch.device(device) == HOST else numbers * dtype.itemsize
+
+    def open(self, device: str, transfer: TransferOp) -> None:
+        """Take the room on a device, to which an operation copies; on the host there is none."""
+        if self._transfer is None and torch.device(device) != HOST:
+            self._transfer = transfer
+            self._there = torch.empty(self._most, dtype=self._dtype, device=device)
+
+    def keep(self, name: str, kind: Hashable, pieces: Sequence[Piece]) -> None:
+        """Copy an adapter's numbers into host memory.
+
+        Args:
+            name: Of the adapter, of which nothing is kept.
+            kind: Equal for adapters of the same layout.
+            pieces: All that it changes.
+        """
+        if pieces:
+            layout = self._layouts.setdefault(kind, Layout([target for target, _ in pieces]))
+            self._packed[name] = Packed(torch.cat([numbers for _, numbers in pieces]), layout)
+
+    def drop(self, name: str) -> None:
+        """Forget an adapter, if it is kept."""
+        self._packed.pop(name, None)
+
+    def fill(self, place: int, name: str) -> None:
+        """Write an adapter over the one before, which may have changed other matrices."""
+        packed, before = self._packed.get(name), self._held.pop(place, None)
+        if before is not None and (packed is None or before is not packed.layout):
+            torch._foreach_zero_(before.at(place))
+        if packed is None:
+            return
+        self._held[place] = packed.layout
+        numbers = packed.numbers if self._transfer is None else self._sent(packed.numbers)
+        rows = numbers.split_with_sizes(packed.layout.sizes)
+        torch._foreach_copy_(packed.layout.at(place), rows)
+
+    def _sent(self, numbers: Tensor) -> Tensor:
+        """Return the numbers on the device, behind what was launched before."""
+        assert self._transfer is not None
+        if len(self._ring) < COPIES:
+            buffer = self._transfer.host_buffer(self._most * numbers.element_size())
+        else:
+            buffer, arrived = self._ring.pop(0)
+            arrived()
+        staged = buffer[: numbers.nbytes].view(numbers.dtype)
+        staged.copy_(numbers)
+        there = self._there[: len(numbers)]
+        self._transfer.upload(staged, there)
+        self._ring.append((buffer, self._transfer.download([])))
+        return there
