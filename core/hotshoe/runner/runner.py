@@ -71,9 +71,8 @@ class Runner:
         self._model = model
         self._peers = peers or Peers()
         self._is_first, self._is_last = self._peers.mesh.pp.is_first, self._peers.mesh.pp.is_last
-        self._transfer = transfer = ops.transfer
-        rows = None if adapters is None else AdapterRows(adapters, limits, device, transfer)
-        self._adapters = rows
+        self._adapters = AdapterRows(adapters, limits, device, ops.transfer) if adapters else None
+        self._transfer = ops.transfer
         self._limits = limits
         num_groups = len(limits.null_blocks)
         sizes = limits.max_num_seqs, limits.max_model_len, limits.block_size
