@@ -31,6 +31,7 @@ OFFERS = {
     "grammar backends": "hotshoe_grammars",
     "tool parsers": "hotshoe_tool_parsers",
     "reasoning parsers": "hotshoe_reasoning_parsers",
+    "chat templates": "hotshoe_chat_templates",
     "server extensions": "hotshoe_server_extensions",
 }
 

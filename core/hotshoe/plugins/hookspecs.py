@@ -172,5 +172,13 @@ def hotshoe_reasoning_parsers() -> Mapping[str, str]:  # type: ignore[empty-body
 
 
 @hookspec
+def hotshoe_chat_templates() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Give chat templates to architectures: `{"LlamaForCausalLM": "module:TEMPLATE"}`.
+
+    Each is the text of a template, for models whose directory has none.
+    """
+
+
+@hookspec
 def hotshoe_server_extensions() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Add to the HTTP server: `{"name": "module:EXTENSION"}`; see `hotshoe_server.extensions`."""

@@ -10,6 +10,7 @@ TOOL_FORMATS = {
     "deepseek_v3": "hotshoe_parsers.deepseek:V3",
     "deepseek_v31": "hotshoe_parsers.deepseek:V31",
     "deepseek_v32": "hotshoe_parsers.xml_calls:DEEPSEEK_V32",
+    "deepseek_v4": "hotshoe_parsers.xml_calls:DEEPSEEK_V4",
     "gemma4": "hotshoe_parsers.gemma:FORMAT",
     "glm45": "hotshoe_parsers.xml_calls:GLM45",
     "granite": "hotshoe_parsers.json_calls:GRANITE",
@@ -42,6 +43,11 @@ REASONING_FORMATS = {
     "qwen3": "hotshoe_parsers.thinking:QWEN3",
     "seed_oss": "hotshoe_parsers.thinking:SEED_OSS",
 }
+#: Of models whose publishers give a program in the place of a template, by architecture.
+CHAT_TEMPLATES = {
+    "DeepseekV32ForCausalLM": "hotshoe_parsers.templates:DEEPSEEK_V32",
+    "DeepseekV4ForCausalLM": "hotshoe_parsers.templates:DEEPSEEK_V4",
+}
 
 
 @hookimpl
@@ -54,3 +60,9 @@ def hotshoe_tool_parsers() -> Mapping[str, str]:
 def hotshoe_reasoning_parsers() -> Mapping[str, str]:
     """Name the formats of reasoning as `--reasoning-parser` spells them."""
     return REASONING_FORMATS
+
+
+@hookimpl
+def hotshoe_chat_templates() -> Mapping[str, str]:
+    """Name the templates of architectures."""
+    return CHAT_TEMPLATES

@@ -12,7 +12,7 @@ The tool's schema says which values are strings; all others must be JSON of a ty
 string nothing is quoted or escaped, so a grammar keeps it to a list of values, but to no pattern.
 
 Sources: chat templates and model cards of Qwen3-Coder-480B-A35B-Instruct, Seed-OSS-36B-Instruct,
-MiniMax-M2, GLM-4.5 and Step-3; the description of DeepSeek-V3.2's encoding.
+MiniMax-M2, GLM-4.5 and Step-3; the descriptions of DeepSeek-V3.2's and V4's encodings.
 """
 
 from __future__ import annotations
@@ -368,6 +368,20 @@ QWEN3 = Tags(
     bare=True,
     template_marks=("<tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"),
 )
+_V32 = Tags(
+    "deepseek_v32",
+    begin=f"<{DSML}function_calls>",
+    end=f"</{DSML}function_calls>",
+    function=f'<{DSML}invoke name="',
+    name_end='">',
+    function_end=f"</{DSML}invoke>",
+    key=f'<{DSML}parameter name="',
+    key_end=('"',),
+    kinds=(' string="true">', ' string="false">'),
+    value_end=f"</{DSML}parameter>",
+    several=True,
+    template_marks=("function_calls>", "invoke name=", DSML),
+)
 TABLE = (
     QWEN3,
     replace(
@@ -419,19 +433,13 @@ TABLE = (
         several=True,
         template_marks=("<｜tool_calls_begin｜>", "steptml:invoke"),
     ),
-    Tags(
-        "deepseek_v32",
-        begin=f"<{DSML}function_calls>",
-        end=f"</{DSML}function_calls>",
-        function=f'<{DSML}invoke name="',
-        name_end='">',
-        function_end=f"</{DSML}invoke>",
-        key=f'<{DSML}parameter name="',
-        key_end=('"',),
-        kinds=(' string="true">', ' string="false">'),
-        value_end=f"</{DSML}parameter>",
-        several=True,
-        template_marks=("function_calls>", "invoke name=", DSML),
+    _V32,
+    replace(
+        _V32,
+        name="deepseek_v4",
+        begin=f"<{DSML}tool_calls>",
+        end=f"</{DSML}tool_calls>",
+        template_marks=(f"{DSML}tool_calls>", "invoke name=", DSML),
     ),
 )
 FORMATS = {
@@ -445,4 +453,4 @@ FORMATS = {
     )
     for tags in TABLE
 }
-QWEN3_XML, SEED_OSS, MINIMAX_M2, GLM45, STEP3, DEEPSEEK_V32 = FORMATS.values()
+QWEN3_XML, SEED_OSS, MINIMAX_M2, GLM45, STEP3, DEEPSEEK_V32, DEEPSEEK_V4 = FORMATS.values()

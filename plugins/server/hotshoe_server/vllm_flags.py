@@ -322,7 +322,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
         "step3p5": "qwen3_xml",
     },
     "--reasoning-parser": {
-        "deepseek_v3": "deepseek_r1",
+        **dict.fromkeys(("deepseek_v3", "deepseek_v4"), "deepseek_r1"),
         "ernie45": "granite",  # whose answers stand in <response>, too
         **dict.fromkeys((*_THINK, "minimax_m2_append_think"), "qwen3"),
         "openai_gptoss": "harmony",

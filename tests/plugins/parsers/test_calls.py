@@ -115,6 +115,7 @@ TEMPLATES = {
     ),
     "longcat": ("<longcat_tool_call> </longcat_tool_call>", "longcat", None),
     "deepseek-v3.2": ('<｜DSML｜function_calls> <｜DSML｜invoke name="f">', "deepseek_v32", None),
+    "deepseek-v4": ('<｜DSML｜tool_calls> <｜DSML｜invoke name="f">', "deepseek_v4", None),
     "minimax-m2": ("'<minimax:tool_call>' <invoke name= </invoke>", "minimax_m2", None),
     "olmo3": ("<function_calls> </function_calls>", "olmo3", None),
     "seed-oss": (

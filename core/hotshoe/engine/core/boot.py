@@ -18,12 +18,18 @@ from hotshoe.engine.core.engine_core import EngineCore
 from hotshoe.engine.start.places import find_model, read_tokenizer
 from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
+from hotshoe.lazy import resolve_lazy
 from hotshoe.models.pooling import read_classifier
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import Decision
 from hotshoe.slots.show import show_spec, show_verdict
 from hotshoe.text.chat_template import read_template
 from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.text.tokenizer_files import json_object
+
+#: The hook that names templates of models that have none.
+TEMPLATES = "hotshoe_chat_templates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,18 @@ def load_tokenizer(
     found = read_tokenizer(path, plugins)
     if config.chat_template is not None:
         found.chat_templates = {"default": read_template(config.chat_template)}
+    elif not found.chat_templates:
+        found.chat_templates = _offered_template(model_path, plugins)
     return found
+
+
+def _offered_template(model_path: Path, plugins: PluginManager) -> dict[str, str]:
+    """Return the template that a plugin has for the architecture of a model directory, if any."""
+    match json_object(model_path / "config.json").get("architectures"):
+        case [str(name), *_] if name in plugins.mapping(TEMPLATES):
+            with blaming_plugin(plugins, TEMPLATES, name):
+                return {"default": resolve_lazy(plugins.pick("chat template", name, TEMPLATES))}
+    return {}
 
 
 def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
