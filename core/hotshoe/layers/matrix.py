@@ -49,6 +49,7 @@ class Matrix:
 
     Attributes:
         spec: What computes with this rank's part.
+        native: Another, which a kernel for it may be asked for instead; None if there is none.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class Matrix:
         own_bias = bias and (ctx.rank == 0 or not self._adds)  # added once
         plain = LinearSpec(inputs.size, self._outputs.size, ctx.dtype, bias=own_bias)
         self.spec = plain if stored is None else _stored_so(plain, stored)
-        if stored is not None and stored.native is not None and not ctx.judged_together:
-            native = _stored_so(plain, stored.native)
-            self.spec = native if ctx.selector.offers("linear", native) else self.spec
+        native = stored and stored.native
+        self.native = None if native is None else _stored_so(plain, native)
+        if self.native is not None and not ctx.judged_together:
+            self.spec = self.native if ctx.selector.prefers("linear", self.native) else self.spec
         [self._columns] = inputs.within(0, in_features)
         if stored is not None and self.unpacks and not self._stays_packed(ctx):
             self.unpack()

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
@@ -23,6 +22,7 @@ from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.router import Router
 from hotshoe.layers.split import Section
+from hotshoe.layers.stacks import Scaled, Stack
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
 from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec, RouterSpec
 
@@ -340,9 +340,25 @@ def _experts(
     if packed and not ctx.selector.offers("moe", mixture.spec(*found[0], share.held)):
         for matrix in packed:
             matrix.unpack()
+    _take_native(ctx, mixture, found, share.held)
     if any((a.spec, b.spec) != (found[0][0].spec, found[0][1].spec) for a, b in found):
         raise CheckpointError(f"the experts of {prefix} are stored in different forms")
     return found
+
+
+def _take_native(
+    ctx: BuildContext, mixture: Mixture, experts: list[tuple[Matrix, Matrix]], held: int | None
+) -> None:
+    """Ask for the native form of all experts, if all have the same and some kernel takes it."""
+    forms = {(gate_up.native, down.native) for gate_up, down in experts}
+    gate_up, down = forms.pop()
+    if forms or gate_up is None or down is None:
+        return
+    wanted = replace(mixture.spec(*experts[0], held), gate_up=gate_up, down=down)
+    if ctx.selector.prefers("moe", wanted):
+        for pair in experts:
+            for matrix, spec in zip(pair, (gate_up, down), strict=True):
+                matrix.spec = spec
 
 
 def _names_of(i: int, prefix: str, mixture: Mixture) -> tuple[list[str], str]:
@@ -353,53 +369,6 @@ def _names_of(i: int, prefix: str, mixture: Mixture) -> tuple[list[str], str]:
     parts = ("gate", "up") if mixture.gated else ("up",)
     first = [f"{prefix}{stacked.gate_up}.{i}.{part}" for part in parts]
     return first, f"{prefix}{stacked.down}.{i}"
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """Hands a tensor of all experts to those who take one expert's.
-
-    Attributes:
-        inner: What experts ask for.
-        parts: Names in it, for each of this rank's experts.
-        transposed, interleaved: As `Stacked` says, of this tensor.
-        experts: Which ones these are.
-        num_experts: In the tensor.
-    """
-
-    inner: WeightTable
-    parts: list[list[str]]
-    transposed: bool
-    interleaved: bool
-    experts: tuple[int, ...]
-    num_experts: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        shapes = [self.inner.expected[name].shape for name in self.parts[0]]
-        one = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return (self.num_experts, *(reversed(one) if self.transposed else one))
-
-    @property
-    def dtypes(self) -> frozenset[torch.dtype]:
-        return self.inner.expected[self.parts[0][0]].dtypes
-
-    @property
-    def num_rows(self) -> int:
-        """Outputs of this rank's part of an expert's matrix."""
-        places = self.inner.expected[self.parts[0][-1]].places
-        return max(place.rows[1] for place in places if place is not None)
-
-    def __call__(self, tensor: Tensor) -> None:
-        for names, expert in zip(self.parts, self.experts, strict=True):
-            rows = tensor[expert].T if self.transposed else tensor[expert]
-            count = len(names)
-            if self.interleaved:
-                pieces = [rows[i::count] for i in range(count)]
-            else:
-                pieces = list(rows.tensor_split(count))
-            for name, piece in zip(names, pieces, strict=True):
-                self.inner.feed(name, piece)
 
 
 def _unstack(weights: WeightTable, templates: list[str], num_experts: int) -> None:
@@ -444,7 +413,7 @@ def _expect_stacked(
     parts = {"gate_up": [first for first, _ in experts], "down": [[last] for _, last in experts]}
     for side, names in stacked.sides(kinds).items():
         for kind, name in names.items():
-            stack = _Stack(
+            stack = Stack(
                 inner,
                 [[f"{part}.{kind}" for part in one] for one in parts[side]],
                 stacked.transposed and kind == "weight",
@@ -457,33 +426,8 @@ def _expect_stacked(
             sink: Sink = stack
             if stacked.output_scale and side == "down":
                 scale = prefix + stacked.output_scale
-                both = _Scaled(stack)
+                both = Scaled(stack)
                 sink, place = both.take_weight, replace(place, needs=(*needs, scale))
                 beside = replace(place, needs=(prefix + name,))
                 ctx.weights.expect(scale, (mixture.num_experts,), both.take_scale, place=beside)
             ctx.weights.expect(prefix + name, stack.shape, sink, stack.dtypes, place)
-
-
-class _Scaled:
-    """Waits for a tensor of all experts' matrices and for their factors, in any order."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._weight: Tensor | None = None
-        self._scale: Tensor | None = None
-
-    def take_weight(self, tensor: Tensor) -> None:
-        """Take [num_experts, rows, columns]."""
-        self._weight = tensor
-        self._hand_on()
-
-    def take_scale(self, tensor: Tensor) -> None:
-        """Take [num_experts]."""
-        self._scale = tensor
-        self._hand_on()
-
-    def _hand_on(self) -> None:
-        if self._weight is not None and self._scale is not None:
-            scaled = self._weight * self._scale[:, None, None]
-            self._sink(scaled.to(self._weight.dtype))
-            self._weight = self._scale = None

@@ -1,18 +1,22 @@
 """Checkpoints that have a matrix of every expert in one tensor, for layers that ask for one expert.
 
-Source of the layout: checkpoints as transformers 5 writes them without looking back.
+`unstacked` serves layers that know experts by name, `Stack` those that know the tensor of all.
+Source of the former's layout: checkpoints as transformers 5 writes them without looking back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from hotshoe.layers.weights import Sink, WeightTable
     from hotshoe.loader.sources import Described, Stored, TensorSource
 
 #: For each expert the names of matrices whose rows, of equal number, are those of its part.
@@ -112,3 +116,75 @@ class _Unstacked:
         stored = cast("Described", self._source).stored(whole)
         experts, parts = self._counts.get(whole, (1, 1))
         return stored._replace(nbytes=stored.nbytes // (experts * parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Hands a tensor of all experts to those who take one expert's.
+
+    Attributes:
+        inner: What experts ask for.
+        parts: Names in it, for each of this rank's experts.
+        transposed, interleaved: As `Stacked` says, of this tensor.
+        experts: Which ones these are.
+        num_experts: In the tensor.
+    """
+
+    inner: WeightTable
+    parts: list[list[str]]
+    transposed: bool
+    interleaved: bool
+    experts: tuple[int, ...]
+    num_experts: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shapes = [self.inner.expected[name].shape for name in self.parts[0]]
+        one = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        return (self.num_experts, *(reversed(one) if self.transposed else one))
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        return self.inner.expected[self.parts[0][0]].dtypes
+
+    @property
+    def num_rows(self) -> int:
+        """Outputs of this rank's part of an expert's matrix."""
+        places = self.inner.expected[self.parts[0][-1]].places
+        return max(place.rows[1] for place in places if place is not None)
+
+    def __call__(self, tensor: Tensor) -> None:
+        for names, expert in zip(self.parts, self.experts, strict=True):
+            rows = tensor[expert].T if self.transposed else tensor[expert]
+            count = len(names)
+            if self.interleaved:
+                pieces = [rows[i::count] for i in range(count)]
+            else:
+                pieces = list(rows.tensor_split(count))
+            for name, piece in zip(names, pieces, strict=True):
+                self.inner.feed(name, piece)
+
+
+class Scaled:
+    """Waits for a tensor of all experts' matrices and for their factors, in any order."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._weight: Tensor | None = None
+        self._scale: Tensor | None = None
+
+    def take_weight(self, tensor: Tensor) -> None:
+        """Take [num_experts, rows, columns]."""
+        self._weight = tensor
+        self._hand_on()
+
+    def take_scale(self, tensor: Tensor) -> None:
+        """Take [num_experts]."""
+        self._scale = tensor
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        if self._weight is not None and self._scale is not None:
+            scaled = self._weight * self._scale[:, None, None]
+            self._sink(scaled.to(self._weight.dtype))
+            self._weight = self._scale = None

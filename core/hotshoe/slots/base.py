@@ -205,6 +205,8 @@ class Selector:
         self.decisions: dict[tuple[str, Any], Decision] = {}
         #: How often an operation was built for a specification: how many layers have it.
         self.uses: Counter[tuple[str, Any]] = Counter()
+        #: Specifications that were preferred to others, and why none but the reference serves them.
+        self.forgone: dict[tuple[str, Any], str] = {}
         self._defects: dict[tuple[str, Any, str], Verdict] = {}
         self._owners = Owners()
         self._met: set[tuple[str, str]] = set()
@@ -304,6 +306,12 @@ class Selector:
     def offers(self, slot: str, spec: Any) -> bool:
         """Tell whether a candidate other than the reference would serve; keeps no decision."""
         return not self.hindrance(slot, spec)
+
+    def prefers(self, slot: str, spec: Any) -> bool:
+        """Tell the same of what is preferred to another specification, and keep why not."""
+        if why := self.hindrance(slot, spec):
+            self.forgone[slot, spec] = why
+        return not why
 
     def hindrance(self, slot: str, spec: Any) -> str:
         """Say why none but the reference would serve, "" if another would; keeps no decision."""

@@ -36,7 +36,9 @@ class MoeOp(Protocol):
     """A mixture of experts with the weights of all of them, or of those that this rank holds.
 
     Experts come one by one, in any order, and are numbered by their place here. An operation that
-    keeps them stacked takes room for all with the first one.
+    keeps them stacked takes room for all with the first one. Where x has 4-bit floats, it has one
+    scale of the whole for all experts here: the largest of their `input_scale`, which is 0 if an
+    expert says nothing of it.
     """
 
     def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:

@@ -26,7 +26,6 @@ from hotshoe.slots import (
     LinearSpec,
     MlaAttentionOp,
     MlaAttentionSpec,
-    MoeSpec,
     NormSpec,
     QuantSpec,
     RotaryAndCacheSpec,
@@ -44,7 +43,6 @@ from hotshoe_triton import (
     latent,
     layer_norm,
     linear,
-    moe,
     norm,
     rotary,
     sampling,
@@ -52,7 +50,7 @@ from hotshoe_triton import (
 )
 from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.lora_cases import ADAPTERS, adapt
-from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
+from hotshoe_triton.moe_cases import FLOATS, MOE, OSS, QWEN, mix, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 from hotshoe_triton.sparse_cases import LATENT, ROW_CALLS, row_cache
 from hotshoe_triton.state_cases import blocks_with_states
@@ -274,40 +272,6 @@ def gate(size: int, kind: str, quantized: bool = False) -> Callable[[DeviceFacts
     return call
 
 
-def expert(facts: DeviceFacts, side: LinearSpec) -> dict[str, list[Tensor]]:
-    """Return what an expert loads: plain numbers, or a quantized form."""
-    n, k, quant = side.out_features, side.in_features, side.weight
-    found = {"weight": [tensor(facts, n, k)]}
-    if quant is not None:
-        kind = "float8_e4m3fn" if quant.format == "fp8_e4m3" else "int8"
-        height, width = quant.block_shape or (1, quant.group_size or k)
-        scales = -(-n // height), -(-k // width)
-        found = {"weight": [tensor(facts, n, k, dtype=kind)]}
-        found |= {"weight_scale": [tensor(facts, *scales)]}
-        found |= {"weight_zero_point": [tensor(facts, *scales, dtype="int8")]}
-    return found | ({"bias": [tensor(facts, n)]} if side.bias else {})
-
-
-def mix(tokens: int, spec: MoeSpec, stopping: bool = False) -> Callable[[DeviceFacts], bool]:
-    """Return a call of a mixture of experts, which may stop between its products."""
-
-    def call(facts: DeviceFacts) -> bool:
-        operation = moe.Moe(spec, facts)
-        for side, load in (
-            (spec.gate_up, operation.load_gate_up),
-            (spec.down, operation.load_down),
-        ):
-            load(0, expert(facts, side))
-        logits = tensor(facts, tokens, spec.num_experts, dtype="float32")
-        correction = tensor(facts, spec.num_experts, dtype="float32")
-        x = tensor(facts, tokens, spec.gate_up.in_features, dtype=spec.dtype)
-        given = (x, logits, correction if spec.router.correction else None, None)
-        operation.adapted(*given, lambda *_: None) if stopping else operation(*given)
-        return True
-
-    return call
-
-
 def embed(facts: DeviceFacts) -> bool:
     """Call an embedding, with and without a scale."""
     ids, table = tensor(facts, 8, dtype="int32"), tensor(facts, 512, 4096)
@@ -473,6 +437,11 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"moe packed {name} {tokens}", mix(tokens, quantized(spec, quant)), tokens == 1)
         for name, (spec, quant) in EXPERTS.items()
+        for tokens in (1, 64, 256, 8192)
+    ),
+    *(
+        Case(f"moe {name} {tokens}", mix(tokens, spec))
+        for name, spec in FLOATS.items()
         for tokens in (1, 64, 256, 8192)
     ),
     *(Case(f"moe adapted {tokens}", mix(tokens, QWEN, True)) for tokens in (1, 256)),

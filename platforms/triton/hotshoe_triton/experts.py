@@ -19,6 +19,8 @@ from hotshoe_triton.groups import float_codes
 
 #: Bits of a number, and what its scale makes up for in the kernels.
 FORMATS = {"fp4_e2m1": (4, 2.0**15), "int4": (4, 1.0), "int8": (8, 1.0), "fp8_e4m3": (8, 2.0**8)}
+#: Whose tensors are looked at.
+LOADED = frozenset({"weight", "weight_scale", "weight_zero_point", "bias"})
 #: Columns of a tile that has one scale a row, the widest first.
 SPANS = {4: (32,), 8: (64, 32, 16)}
 
@@ -91,7 +93,7 @@ class PackedMatrices:
             }
         row = 0
         for i, part in enumerate(tensors["weight"]):
-            one = {name: found[i].to(self._device) for name, found in tensors.items()}
+            one = {name: tensors[name][i].to(self._device) for name in tensors.keys() & LOADED}
             rows = slice(row, row := row + len(part))
             for name, tensor in self._kept(one).items():
                 self._held[name][expert].movedim(-2 if name == "packed" else -1, 0)[rows] = tensor
@@ -127,11 +129,11 @@ class PackedMatrices:
             found |= places[:, :, place] << 4 * place
         return found
 
-    def operands(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return bytes, scales, zero points and bias as kernels take them, or some tensor."""
+    def operands(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return x, bytes, scales, zero points and bias as kernels take them, or some tensor."""
         packed, scale = self._held["packed"], self._held["weight_scale"]
         zero, bias = self._held.get("weight_zero_point", scale), self._held.get("bias", scale)
-        return packed, scale, zero, bias
+        return x, packed, scale, zero, bias
 
     def constants(self) -> dict[str, Any]:
         """Return the kernel's constants of the form."""

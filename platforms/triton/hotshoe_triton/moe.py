@@ -7,7 +7,7 @@ that steps are recorded; `Plan` says which they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,21 +38,34 @@ def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
     known = accepts.supports(spec, facts)
     if not known.accepted:
         return known
-    refusals = {
-        f"there are more than {MAX_EXPERTS} experts": spec.num_experts > MAX_EXPERTS,
-    }
+    plain = spec.gate_up.weight is None, spec.down.weight is None
+    return judge(
+        facts,
+        spec.dtype,
+        refusals(spec, experts.refusals)
+        | {"one of an expert's matrices is quantized and one is not": plain[0] != plain[1]},
+    )
+
+
+def refusals(
+    spec: MoeSpec, judge_form: Callable[[str, LinearSpec], dict[str, bool]]
+) -> dict[str, bool]:
+    """Return what a mixture must not be, and whether it is.
+
+    Args:
+        judge_form: Returns the same of a matrix's form, given its name.
+    """
+    found = {f"there are more than {MAX_EXPERTS} experts": spec.num_experts > MAX_EXPERTS}
     for name, side in (("gate_up", spec.gate_up), ("down", spec.down)):
-        refusals |= experts.refusals(name, side)
+        found |= judge_form(name, side)
         types = {side.dtype, side.out_dtype or side.dtype}
-        refusals |= {
+        found |= {
             f"{name} is of type {side.dtype} and its results of type {side.out_dtype}, not both "
             f"of type {spec.dtype}": types != {spec.dtype},
             f"{name} has {MAX_ELEMENTS} elements or more": side.in_features * side.out_features
             >= MAX_ELEMENTS,
         }
-    plain = spec.gate_up.weight is None, spec.down.weight is None
-    refusals["one of an expert's matrices is quantized and one is not"] = plain[0] != plain[1]
-    return judge(facts, spec.dtype, refusals)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +102,15 @@ class Plan:
     second: Tile
 
 
+def experts_read(tokens: int, spec: MoeSpec) -> float:
+    """Return how many experts so many tokens are expected to choose."""
+    missed = (1 - spec.top_k / spec.num_experts) ** tokens
+    return float(spec.num_experts * (1 - missed))
+
+
 def plan_for(tokens: int, spec: MoeSpec, facts: DeviceFacts) -> Plan:
     """Choose by what it costs to read the experts that tokens are expected to choose."""
-    pairs = tokens * spec.top_k
-    missed = (1 - spec.top_k / spec.num_experts) ** tokens
-    read = spec.num_experts * (1 - missed)
+    pairs, read = tokens * spec.top_k, experts_read(tokens, spec)
     if spec.gate_up.weight is not None:
         return _packed(pairs / read, spec, facts)
     if read >= DIFFERENT * pairs and spec.held is None:
@@ -178,9 +195,9 @@ class _Matrices:
                 held[expert, row : row + len(part)].copy_(part)
                 row += len(part)
 
-    def operands(self) -> tuple[Tensor, Tensor]:
-        """Return weight and bias as kernels take them: some tensor where there is no bias."""
-        return self.weight, self.bias if self.bias.numel() else self.weight
+    def operands(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return x, weight and bias as kernels take them: some tensor where there is no bias."""
+        return x, self.weight, self.bias if self.bias.numel() else self.weight
 
     def constants(self) -> dict[str, Any]:
         """Return the kernel's constants of the form: none."""
@@ -245,13 +262,10 @@ class Moe:
     """
 
     def __init__(self, spec: MoeSpec, facts: DeviceFacts, plan: Plan | None = None) -> None:
-        from hotshoe_triton.kernels import experts as packed
         from hotshoe_triton.kernels import moe
 
         self._kernels, self._spec, self._facts, self.plan = moe, spec, facts, plan
-        plain = spec.gate_up.weight is None
-        self._grouped = moe.grouped if plain else packed.grouped_packed
-        kind = _Matrices if plain else experts.PackedMatrices
+        self._grouped, kind = self._form()
         self._gate_up = kind(spec.gate_up, spec.places, facts)
         self._down = kind(spec.down, spec.places, facts)
         self._route = Router(spec, facts)
@@ -264,6 +278,21 @@ class Moe:
             "ALPHA": spec.alpha,
             "SHIFT": spec.shift,
         }
+
+    def _form(self) -> tuple[Any, Any]:
+        """Return the kernel that multiplies blocks of pairs, and what makes its matrices."""
+        from hotshoe_triton.kernels import experts as packed
+
+        if self._spec.gate_up.weight is None:
+            return self._kernels.grouped, _Matrices
+        return packed.grouped_packed, experts.PackedMatrices
+
+    def _programs(self, tile: Tile, rows: int, gated: bool) -> int:
+        """Return how many programs share a block's results of so many rows."""
+        return -(-rows // tile.rows)
+
+    def _plan_for(self, tokens: int) -> Plan:
+        return self.plan or plan_for(tokens, self._spec, self._facts)
 
     def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         self._gate_up.load(expert, tensors)
@@ -289,7 +318,7 @@ class Moe:
         if not len(x):
             return y
         weights, ids = self._chosen(logits, correction, placement)
-        plan = self.plan or plan_for(len(x), self._spec, self._facts)
+        plan = self._plan_for(len(x))
         if plan.first.pairs:
             self._by_expert(plan, y, x, weights, ids)
         else:
@@ -310,7 +339,7 @@ class Moe:
         if not len(x):
             return y
         weights, ids = self._chosen(logits, correction, placement)
-        plan = self.plan or plan_for(len(x), self._spec, self._facts)
+        plan = self._plan_for(len(x))
         if not plan.first.pairs:
             plan = one_tile(self._spec, self._facts)
         self._by_expert(plan, y, x, weights, ids, between)
@@ -335,11 +364,11 @@ class Moe:
             )
         ]
         self._kernels.first_alone[grids[0]](
-            inner, x, *self._gate_up.operands(), ids, x.stride(0),
+            inner, *self._gate_up.operands(x), ids, x.stride(0),
             **self._sizes(True), **self._inner, **plan.first.constants(), **self._chain,
         )  # fmt: skip
         self._kernels.second_alone[grids[1]](
-            y, inner, *self._down.operands(), ids, weights,
+            y, *self._down.operands(inner), ids, weights,
             **self._sizes(False), **plan.second.constants(), **self._chain,
         )  # fmt: skip
 
@@ -367,9 +396,9 @@ class Moe:
 
         def multiply(first: bool, made: Tensor, source: Tensor, inside: Mapping[str, Any]) -> None:
             tile, held = (plan.first, self._gate_up) if first else (plan.second, self._down)
-            rows = made.size(1)
-            self._grouped[(blocks * -(-rows // tile.rows),)](
-                made, source, *held.operands(), order, cut, source.stride(0), FIRST=first,
+            rows, operands = made.size(1), held.operands(source)
+            self._grouped[(blocks * self._programs(tile, rows, inside["GATED"]),)](
+                made, *operands, order, cut, operands[0].stride(0), FIRST=first,
                 **(self._sizes(first) | {"N": rows}), **inside, **held.constants(),
                 **tile.constants(), **self._chain,
             )  # fmt: skip

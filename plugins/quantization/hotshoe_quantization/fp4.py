@@ -60,13 +60,10 @@ class Fp4:
         """Return integers of eight bits by group; with exponents, 4-bit floats."""
         check_group(layer, shape[1], self.size)
         floats = QuantSpec("fp4_e2m1", "group", self.size)
-        native = Storage(floats, replace(floats, dynamic=True)) if self._rounds(layer) else None
+        native = Storage(floats, replace(floats, dynamic=True)) if self.rounds else None
         return Storage(
             QuantSpec("int8", "group", self.size) if self.whole else floats, None, native
         )
-
-    def _rounds(self, layer: str) -> bool:
-        return self.rounds and EXPERTS not in layer
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return values and scales."""
@@ -77,7 +74,7 @@ class Fp4:
         }
         if self.whole:
             specs[self.whole] = Axis(None, None).spec(layer, shape, share, FLOATS)
-        if self.x_whole and self._rounds(layer):
+        if self.x_whole and self.rounds:
             specs[self.x_whole] = Axis(None, None).spec(layer, shape, share, FLOATS)
         return specs
 
@@ -100,6 +97,10 @@ class Fp4:
         return made
 
     def _of_x(self, layer: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        if EXPERTS in layer:  # one that saw no tokens has any number there
+            made = [1 / scale.float() if self.divides else scale.float() for scale in tensors]
+            known = [(one > 0) & one.isfinite() for one in made]
+            return [one.where(there, 0.0) for one, there in zip(made, known, strict=True)]
         wide = finite(layer, self.x_whole, tensors)
         if not all(bool((scale > 0).all()) for scale in wide):
             raise CheckpointError(

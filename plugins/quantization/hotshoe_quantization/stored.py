@@ -98,8 +98,8 @@ class StoredFormat(WeightFormat):
         return self._of(layer).canonical(layer, tensors)
 
     def _survey(self, names: Iterable[str]) -> None:
-        """Keep the names of scales of x, but for experts, which are many and need none."""
-        self._names = frozenset(_numbered(n) for n in names if ".input" in n and EXPERTS not in n)
+        """Keep the names of scales of x."""
+        self._names = frozenset(_numbered(name) for name in names if ".input" in name)
 
     def _found(self, layer: str) -> Scheme | None:
         scheme = self.scheme(layer)

@@ -133,7 +133,8 @@ def check(rows: list[dict[str, object]], arch: str, names: set[str]) -> None:
         name
         for form, (weight, _) in fp4.FORMS.items()
         for name in names
-        if name.startswith(f"linear {form}") and weight.group_size not in fp4.SCALED.get(arch, ())
+        if name.startswith((f"linear {form}", f"moe {form}"))
+        and weight.group_size not in fp4.SCALED.get(arch, ())
     }
     no_cache = {"cuda": "e4m3 cache", "hip": "no such cache"}[ARCHS[arch].backend]
     no_cache = no_cache if not ARCHS[arch].fp8 else "no such cache"

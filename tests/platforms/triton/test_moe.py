@@ -201,7 +201,7 @@ def test_blocks_that_nobody_has_cut_are_left_out(facts: DeviceFacts, rng: torch.
     y = torch.full((1, spec.down.in_features), 7.0, device=device)
     grid = (len(blocks) * -(-y.size(1) // tile.rows),)
     op._grouped[grid](
-        y, x, *op._gate_up.operands(), order, blocks, x.stride(0), FIRST=True,
+        y, *op._gate_up.operands(x), order, blocks, x.stride(0), FIRST=True,
         **(op._sizes(True) | {"N": y.size(1)}), **op._inner, **op._gate_up.constants(),
         **tile.constants(), **op._chain,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """NVFP4 and MXFP4 whose checkpoints want x in 4-bit floats: which layers, and what kernels get."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,10 +10,20 @@ from tests.plugins.quantization.writers import fp4
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import BuildContext, Linear, Matrix
+from hotshoe.layers import BuildContext, Linear, Matrix, Mixture, MoE
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SLOTS, Candidate, LinearSpec, QuantSpec, Selector, accept_unless
+from hotshoe.slots import (
+    SLOTS,
+    Candidate,
+    LinearSpec,
+    MoeSpec,
+    QuantSpec,
+    RouterSpec,
+    Selector,
+    accept_unless,
+)
 from hotshoe.slots.reference.linear import Linear as PlainLinear
+from hotshoe.slots.reference.moe import Moe as PlainMoe
 from hotshoe_quantization import compressed as compressed_tensors
 from hotshoe_quantization import fp8
 from hotshoe_quantization import quark as quarks
@@ -86,8 +96,7 @@ def test_the_configuration_says_which_x(read, plain: QuantSpec, native: QuantSpe
     else:
         assert stored.native.weight == native
         assert stored.native.activation == replace(native, dynamic=True)
-    expert = read().storage("model.layers.3.mlp.experts.7.up_proj", (64, 64))
-    assert expert.native is None
+    assert read().storage("model.layers.3.mlp.experts.7.up_proj", (64, 64)) == stored
 
 
 @pytest.mark.parametrize(
@@ -96,9 +105,13 @@ def test_the_configuration_says_which_x(read, plain: QuantSpec, native: QuantSpe
 )
 def test_files_without_a_scale_of_x_have_weights_alone(read, name: str) -> None:
     found = read()
-    found.survey([f"model.language_model.layers.3.mlp.gate_proj.{name}", "model.norm.weight"])
+    expert = f"model.layers.3.mlp.experts.7.up_proj.{name}"
+    found.survey([f"model.language_model.{LAYER[6:]}.{name}", expert, "model.norm.weight"])
     assert found.storage(LAYER, (64, 64)).native is not None
     assert found.storage(LAYER.replace("3", "4"), (64, 64)).native is None
+    for number, there in (("7", True), ("8", False)):
+        stored = found.storage(f"layers.3.mlp.experts.{number}.up_proj", (64, 64))
+        assert (stored.native is not None) == there
 
 
 def native(spec: LinearSpec, facts: DeviceFacts):
@@ -180,6 +193,69 @@ def test_matrices_of_which_some_have_no_scale_of_x() -> None:
     layer_of(ctx)
     [decision] = ctx.selector.decisions.values()
     assert decision.chosen == "plain"
+
+
+def native_experts(spec: MoeSpec, facts: DeviceFacts):
+    return native(spec.gate_up, facts)
+
+
+MIXTURE = Mixture(
+    hidden_size=64,
+    intermediate_size=32,
+    num_experts=4,
+    top_k=2,
+    activation="silu",
+    router=RouterSpec(renormalize=True),
+)
+
+
+def experts(kind: str, without: Collection[str] = ()) -> tuple[BuildContext, MoE, dict]:
+    """Return a mixture, and its tensors, of which a checkpoint lacks some."""
+    tensors = {"0.mlp.gate.weight": torch.randn(4, 64)}
+    for i in range(4):
+        for name, shape in (("gate", (32, 64)), ("up", (32, 64)), ("down", (64, 32))):
+            parts, _ = fp4(16, kind, 0.01 * (i + 1))(torch.randn(shape))
+            layer = f"0.mlp.experts.{i}.{name}_proj"
+            tensors |= {f"{layer}.{part}": tensor for part, tensor in parts.items()}
+    found = FORMS["modelopt" if kind == "modelopt" else "compressed-tensors"][0]()
+    found.survey(tensors.keys() - set(without))
+    ctx = context(found)
+    ctx.selector = Selector(SLOTS, [Candidate("moe", "native", native_experts, PlainMoe)], FACTS)
+    return ctx, MoE(ctx, "0.", MIXTURE), tensors
+
+
+@pytest.mark.parametrize("unseen", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", ["modelopt", "nvfp4"])
+def test_experts_take_the_native_form(kind: str, unseen: float) -> None:
+    """Experts that saw no tokens have any number for a scale of x, and others decide."""
+    ctx, layer, tensors = experts(kind)
+    tensors |= {n: t * 0 + unseen for n, t in tensors.items() if "s.2." in n and ".input" in n}
+    [decision] = [d for d in ctx.selector.decisions.values() if d.slot == "moe"]
+    assert decision.chosen == "native" and not ctx.selector.forgone
+    for name in list(ctx.weights.expected):
+        ctx.weights.feed(name, tensors[name])
+    ctx.weights.check_complete()
+    [place] = ctx.weights.where("0.mlp.experts.2.down_proj.weight_scale")
+    scales = [place.holder.state()[f"experts.{i}.down.input_scale"].item() for i in range(4)]
+    assert scales == pytest.approx([0.01, 0.02, 0.0, 0.04])
+    assert layer(torch.randn(5, 64)).isfinite().all()
+
+
+@pytest.mark.parametrize("part", ["up", "down"])
+def test_experts_of_which_one_has_no_scale_of_x(part: str) -> None:
+    without = {f"0.mlp.experts.1.{part}_proj.input_scale"}
+    ctx, _, _ = experts("modelopt", without)
+    [decision] = [d for d in ctx.selector.decisions.values() if d.slot == "moe"]
+    assert decision.spec.gate_up.activation is None
+    assert not without & ctx.weights.expected.keys()
+
+
+def test_what_is_preferred_and_not_offered_is_known() -> None:
+    ctx = context(modelopt(), forced={"linear": "plain"})
+    layer_of(ctx)
+    MoE(ctx, "0.", MIXTURE)
+    reasons = {slot: why for (slot, _), why in ctx.selector.forgone.items()}
+    assert "not my form" in reasons["linear"] and "the platform offers" in reasons["moe"]
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])

@@ -75,6 +75,8 @@ class Explanation:
         shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
         unasked: Slots that were not asked, and why.
+        forgone: Forms that layers would prefer to those that they have, and why no kernel takes
+            them.
         packages: The package of each candidate that was asked, by `slot/name`.
         numerics: What decides the bits of results, a line each; see `numerics`.
         weights: What becomes of each tensor of the checkpoint.
@@ -90,6 +92,7 @@ class Explanation:
     shares: tuple[float, ...] = ()
     unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unasked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    forgone: Mapping[str, str] = field(default_factory=dict)
     weights: tuple[WeightFate, ...] = ()
     weights_note: str = ""
     caches: tuple[GroupUse, ...] = ()
@@ -144,6 +147,7 @@ def explain(
         tuple(shares.get(key, 0.0) for key in keys),
         {cause: tuple(names) for cause, names in selector.unbuilt.items()},
         selector.unasked(),
+        _forgone(selector),
         tuple(found),
         note,
         group_uses(setup.config, caches),
@@ -169,6 +173,16 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     if any(d.native for d in selector.decisions.values() if d.slot == "graph"):
         return f"{said or 'recorded'}; memory that they keep is not counted"
     return said or "none recorded"
+
+
+def _forgone(selector: Selector) -> dict[str, str]:
+    """Return why no kernel takes forms that are preferred, by slot and form."""
+    from hotshoe.layers.linear import form_of
+
+    return {
+        f"{slot}, {form_of(selector.slots[slot].matrices(spec)[0])}": why
+        for (slot, spec), why in selector.forgone.items()
+    }
 
 
 def _weight_bytes(ctx: BuildContext, selector: _PaperSelector) -> int:

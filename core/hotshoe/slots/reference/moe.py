@@ -4,6 +4,8 @@ It asks the device how many tokens each expert has, and so waits for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -13,9 +15,9 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots.mixture import Placement, ProductChange
 from hotshoe.slots.operations import LinearOp
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
-from hotshoe.slots.reference.linear import Linear
+from hotshoe.slots.reference.linear import Linear, common_scale, rounded
 from hotshoe.slots.reference.router import placed, route
-from hotshoe.slots.specs import LinearSpec, MoeSpec
+from hotshoe.slots.specs import LinearSpec, MoeSpec, QuantSpec
 
 #: Maps [n, in_features] to [n, out_features].
 Product: TypeAlias = Callable[[Tensor], Tensor]
@@ -42,23 +44,22 @@ class Moe:
         linear: Callable[[LinearSpec, DeviceFacts], LinearOp] = Linear,
     ) -> None:
         self._spec = spec
-        experts = range(spec.places)
-        self._gate_up = [linear(spec.gate_up, facts) for _ in experts]
-        self._down = [linear(spec.down, facts) for _ in experts]
+        self._gate_up = _Matrices(spec.gate_up, spec.places, facts, linear)
+        self._down = _Matrices(spec.down, spec.places, facts, linear)
 
     def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        self._gate_up[expert].load(tensors)
+        self._gate_up.load(expert, tensors)
 
     def load_down(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        self._down[expert].load(tensors)
+        self._down.load(expert, tensors)
 
     def state(self) -> dict[str, Tensor]:
         parts = {"gate_up": self._gate_up, "down": self._down}
         return {
             f"experts.{i}.{part}.{name}": tensor
             for part, matrices in parts.items()
-            for i, matrix in enumerate(matrices)
-            for name, tensor in matrix.state().items()
+            for i in range(self._spec.places)
+            for name, tensor in matrices.state(i).items()
         }
 
     def __call__(
@@ -79,11 +80,60 @@ class Moe:
         between: ProductChange | None,
     ) -> Tensor:
         """See `hotshoe.slots.AdaptableMoeOp`."""
-        products = self._gate_up, self._down
+        products = self._gate_up.products(), self._down.products()
         return by_expert(self._spec, products, x, (logits, correction), placement, between)
 
     def nbytes(self) -> int:
-        return sum(matrix.nbytes() for matrix in (*self._gate_up, *self._down))
+        return self._gate_up.nbytes() + self._down.nbytes()
+
+
+class _Matrices:
+    """One matrix of every expert.
+
+    4-bit floats of x have one scale of the whole for all experts: the largest that one of them has.
+    """
+
+    def __init__(
+        self,
+        spec: LinearSpec,
+        count: int,
+        facts: DeviceFacts,
+        linear: Callable[[LinearSpec, DeviceFacts], LinearOp],
+    ) -> None:
+        x = spec.activation
+        self._x = x if x is not None and x.format == "fp4_e2m1" else None
+        alone = spec if self._x is None else replace(spec, activation=None)
+        self._matrices = [linear(alone, facts) for _ in range(count)]
+        self._scales = torch.zeros(count, device=facts.device)
+        self._scaled = False
+
+    def load(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._matrices[expert].load(tensors)
+        if self._x is not None and "input_scale" in tensors:
+            self._scaled = True
+            self._scales[expert] = common_scale(tensors["input_scale"])
+
+    def products(self) -> Sequence[Product]:
+        """Return what multiplies each expert's rows."""
+        x, scale = self._x, None
+        if x is None:
+            return self._matrices
+        if self._scaled:
+            largest = self._scales.amax()
+            scale = torch.where(largest > 0, largest, torch.nan)
+        return [partial(_rounding, matrix, x, scale) for matrix in self._matrices]
+
+    def state(self, expert: int) -> dict[str, Tensor]:
+        more = {"input_scale": self._scales[expert : expert + 1]} if self._scaled else {}
+        return {**self._matrices[expert].state(), **more}
+
+    def nbytes(self) -> int:
+        scales = self._scales.nbytes if self._scaled else 0
+        return scales + sum(matrix.nbytes() for matrix in self._matrices)
+
+
+def _rounding(matrix: LinearOp, x: QuantSpec, scale: Tensor | None, rows: Tensor) -> Tensor:
+    return matrix(rounded(rows, x, scale))
 
 
 def by_expert(
