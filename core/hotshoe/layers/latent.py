@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hotshoe.layers.cache import Prepare
@@ -16,8 +18,10 @@ from hotshoe.layers.norm import RMSNorm
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.rows import RowLayer
 from hotshoe.layers.split import Section
-from hotshoe.slots import CacheView, MlaAttentionSpec, SparseMlaSpec
+from hotshoe.slots import CacheView, MlaAttentionSpec, SparseMlaSpec, StepShape, whole_step
+from hotshoe.slots.reference.compressed import places_of
 from hotshoe.slots.reference.linear import plain_weight
+from hotshoe.types.cache import CacheKind
 
 
 class LatentAttention(RowLayer):
@@ -32,8 +36,8 @@ class LatentAttention(RowLayer):
         up: Checkpoint name of the matrix.
         norm: Checkpoint name of the latents' norm.
         norm_eps: Its epsilon.
-        indexer: Chooses the tokens that are attended to, for this layer or one before; None for
-            attention to all.
+        seen: What chooses the tokens that are attended to, for this layer or one before; or how
+            many a query sees, itself included, which are chosen tokens to a kernel; None for all.
 
     Attributes:
         spec: This rank's.
@@ -53,16 +57,19 @@ class LatentAttention(RowLayer):
         up: str,
         norm: str,
         norm_eps: float,
-        indexer: Indexer | None = None,
+        seen: Indexer | int | None = None,
     ) -> None:
+        window = seen if isinstance(seen, int) and seen < ctx.max_model_len else None
+        indexer = seen if isinstance(seen, Indexer) else None
         assert rotary.rotary_dim == spec.rope_dim
         rows = spec.nope_dim + spec.v_dim
         heads = ctx.split("attention heads", Section(spec.num_heads, rows))
         self.spec = replace(spec, num_heads=heads.size // rows, interleaved=rotary.interleaved)
         slot: str = "mla_attention"
         asked: Any = self.spec
-        if indexer is not None:
-            slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, indexer.spec.top_k)
+        top_k = window if indexer is None else indexer.spec.top_k
+        if top_k is not None:
+            slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, top_k)
         self._op = ctx.selector.choose(slot, asked)
         self._indexer = indexer
         self._norm = RMSNorm(ctx, norm, spec.latent_dim, norm_eps)
@@ -75,8 +82,11 @@ class LatentAttention(RowLayer):
         self._matrix.deliver(ctx, self._load, ctx.holder(slot, asked, ctx.dtype, self._op))
         ctx.weight_bytes.append(self._op.nbytes)
         self._cos_sin = rotary.table
-        super().__init__("latent", spec.block_size, spec.row, ctx.device)
+        kind: CacheKind = "latent" if window is None else "window"
+        super().__init__(kind, spec.block_size, spec.row, ctx.device, window=window)
         self.planner: tuple[Hashable, Prepare] = (self.spec, self._op.prepare)
+        if window is not None:
+            self.planner = ((self.spec, window), partial(self._prepare, window))
         ctx.cache_layers.append(self)
 
     def _load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
@@ -85,6 +95,13 @@ class LatentAttention(RowLayer):
         if self.up_scale != 1.0:
             up = up * self.up_scale
         self._op.load(up.view(spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim))
+
+    def _prepare(self, window: int, shape: StepShape, view: CacheView) -> tuple[Any, Tensor]:
+        """Have a step prepared, and choose the tokens that each query sees, the last one first."""
+        _, positions = places_of(whole_step(shape, view), len(view.slot_mapping))
+        back = torch.arange(window, device=positions.device)
+        chosen = (positions[:, None] - back).clamp_(min=-1).int()
+        return self._op.prepare(shape, view), chosen
 
     def __call__(
         self, q: Tensor, rows: Tensor, batch: ForwardBatch, asked: Asked | None = None
@@ -125,10 +142,13 @@ class LatentAttention(RowLayer):
         return self._attend(*unpack(packed, (heads, width), self._indexer.spec), views)
 
     def _attend(self, q: Tensor, asked: Asked | None, views: Sequence[CacheView]) -> Tensor:
-        chosen: tuple[Tensor, ...] = ()
+        chosen: Sequence[Tensor] = ()
+        prepared = views[self.view].prepared
+        if self.cache_spec.window is not None:
+            prepared, *chosen = prepared
         if self._indexer is not None:
             if asked is not None:
                 self._indexer.choose(asked, views)
             chosen = (self._indexer.chosen,)
-        out: Tensor = self._op(q, self.cache, views[self.view].prepared, *chosen)
+        out: Tensor = self._op(q, self.cache, prepared, *chosen)
         return out

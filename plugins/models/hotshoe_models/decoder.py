@@ -151,7 +151,7 @@ class Layer:
     That of a stage's last layer belongs to the next stage, which gets the residual alone.
 
     Attributes:
-        input_quant: What the norm before this layer may quantize to.
+        mixer, mlp, input_quant: Its blocks, and what the norm before it may quantize to.
     """
 
     def __init__(
@@ -163,17 +163,17 @@ class Layer:
         mixers: dict[int, Mixer],
     ) -> None:
         names, prefix = spec.names, spec.names.layer.format(i)
-        self._mixer = mixers[i] = build_mixer(spec, ctx, i, rotaries, mixers)
-        self._mlp: MLP | None = build_mlp(spec, ctx, i) if spec.layers[i].mlp else None
+        self.mixer = mixers[i] = build_mixer(spec, ctx, i, rotaries, mixers)
+        self.mlp: MLP | None = build_mlp(spec, ctx, i) if spec.layers[i].mlp else None
         name = under(prefix, names.mlp_norm)
         self._own_norm: Norm | None = None
         self._mlp_norm: AddNorm | None = None
-        self.input_quant = self._mixer.input_quant
+        self.input_quant = self.mixer.input_quant
         self._parallel = spec.parallel
         if spec.parallel:
             self._own_norm, self.input_quant = build_norm(spec, ctx, name), None
-        elif self._mlp is not None:
-            quant = self._mlp.input_quant
+        elif self.mlp is not None:
+            quant = self.mlp.input_quant
             self._mlp_norm = build_add_norm(spec, ctx, name, quant, spec.residual_scale)
         self._post_attention_norm = build_norm(spec, ctx, under(prefix, names.post_attention_norm))
         self._post_mlp_norm = build_norm(spec, ctx, under(prefix, names.post_mlp_norm))
@@ -186,7 +186,7 @@ class Layer:
         The last layer of a stage has none where another stage follows, and none has one in front
         of a whole layer, which norms by itself.
         """
-        self._scale = spec.residual_scale * (1.0 if self._mlp is None else spec.mlp_scale)
+        self._scale = spec.residual_scale * (1.0 if self.mlp is None else spec.mlp_scale)
         self._next_norm: AddNorm | None = None
         if isinstance(behind, Layer):
             name, quant = norm_before(spec, i + 1, behind)
@@ -201,16 +201,16 @@ class Layer:
 
         Behind the mixer, only the tokens at `keep` go on (None: all): [s, hidden_size].
         """
-        out = self._mixer(hidden, batch, keep)
+        out = self.mixer(hidden, batch, keep)
         if keep is not None:
             residual = residual[keep]
         if self._post_attention_norm is not None:
             out = self._post_attention_norm(out)
         if self._parallel:
             out = out + self._beside(hidden, residual, keep)
-        elif self._mlp is not None:
+        elif self.mlp is not None:
             hidden, residual = self._mlp_norm(out, residual)
-            out = self._mlp(hidden)
+            out = self.mlp(hidden)
         if self._post_mlp_norm is not None:
             out = self._post_mlp_norm(out)
         if self._next_norm is None:
@@ -223,8 +223,8 @@ class Layer:
     def _beside(self, hidden: Tensor, residual: Tensor, keep: Tensor | None) -> Tensor:
         """Return what the MLP makes of the residual that attention started from."""
         if self._own_norm is not None:
-            return self._mlp(self._own_norm(residual))
-        return self._mlp(hidden if keep is None else hidden[keep])
+            return self.mlp(self._own_norm(residual))
+        return self.mlp(hidden if keep is None else hidden[keep])
 
 
 def build_rotaries(ctx: BuildContext, layers: Sequence[LayerSpec]) -> dict[Rotation, Rotary]:

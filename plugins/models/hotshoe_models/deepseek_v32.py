@@ -12,7 +12,7 @@ from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import SHARED, corrected_router, latent_spec, with_mixtures
 from hotshoe_models.mixtures import sparse_types, with_expert_defaults
-from hotshoe_models.spec import IndexSpec
+from hotshoe_models.spec import DecoderSpec, IndexSpec
 from hotshoe_models.values import refuse, unused_layers
 
 DEFAULTS = {
@@ -55,7 +55,15 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 def sparse_decoder(
     config: ModelConfig, ctx: BuildContext, mixers: Sequence[str], interleaved: bool = False
 ) -> DenseDecoder:
-    """Build a decoder of sparse latent attention.
+    """Build a decoder of sparse latent attention; see `sparse_spec`."""
+    spec = sparse_spec(config, ctx, mixers, interleaved)
+    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+
+
+def sparse_spec(
+    config: ModelConfig, ctx: BuildContext, mixers: Sequence[str], interleaved: bool = False
+) -> DecoderSpec:
+    """Describe a decoder of sparse latent attention.
 
     Args:
         config: With the family's defaults.
@@ -80,8 +88,7 @@ def sparse_decoder(
         latent=replace(spec.latent, index=index),
         layers=tuple(replace(layer, mixer=mixer) for layer, mixer in layers),
     )
-    spec = with_mixtures(config, spec, corrected_router, sparse_types(config))
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    return with_mixtures(config, spec, corrected_router, sparse_types(config))
 
 
 def _check(config: ModelConfig) -> None:

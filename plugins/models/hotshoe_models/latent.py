@@ -54,13 +54,18 @@ class LatentMixer:
         )
         self._q = _Queries(spec, ctx, latent, prefix)
         self._rows = Linear(ctx, rows)
+        self._latent_dim, self._rope_norm = latent.latent_dim, None
+        if latent.rope_norm is not None:
+            name = prefix + latent.rope_norm
+            self._rope_norm = RMSNorm(ctx, name, latent.rope_dim, latent.norm_eps)
         self._gates = None if latent.gate is None else _gates(spec, ctx, prefix + latent.gate)
         self._temperature = spec.layers[i].temperature
         rotary, mixer = rotaries[rotation], spec.layers[i].mixer
         self._index = _Index(spec, ctx, latent, rotary, prefix) if mixer == "indexed" else None
         self.shares = mixer == "shared"
         indexer = None if mixer == "latent" else _last_indexer(ctx, i)
-        self._attention = _attention(spec, ctx, latent, rotary, prefix, indexer)
+        seen = spec.layers[i].window if indexer is None else indexer
+        self._attention = _attention(spec, ctx, latent, rotary, prefix, seen)
         self._attention.up_scale = latent.up_scale
         self._o = Linear(
             ctx,
@@ -81,16 +86,22 @@ class LatentMixer:
         self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
-        q, latents = self._q(hidden)
+        q, latents, gates = self._q(hidden)
         if self._temperature is not None:
             q.mul_(self._temperature.of(batch.positions))
         asked = None
         if self._index is not None:
             assert isinstance(hidden, Tensor) and isinstance(latents, Tensor)
             asked = self._index(hidden, latents, batch)
-        out = self._attention(q, self._rows(hidden), batch, asked)
+        rows = self._rows(hidden)
+        if self._rope_norm is not None:
+            turned = rows[:, self._latent_dim :]
+            turned.copy_(self._rope_norm(turned.contiguous()))
+        out = self._attention(q, rows, batch, asked)
         if self._gates is not None:
-            gates = torch.sigmoid(self._gates(hidden).float()).to(out.dtype)
+            gates = self._gates(hidden)
+        if gates is not None:
+            gates = torch.sigmoid(gates.float()).to(out.dtype)
             out = (out.view(*gates.shape, -1) * gates[..., None]).view_as(out)
         return self._o(out if keep is None else out[keep])
 
@@ -108,7 +119,8 @@ class _Queries:
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, prefix: str
     ) -> None:
-        width = latent.nope_dim + latent.rope_dim
+        self._width = latent.nope_dim + latent.rope_dim
+        width = self._width + (latent.v_dim if latent.gated else 0)
         heads = ctx.split(WHAT, Section(spec.num_heads, width))
         quantize = spec.quantizes("qkv", ctx.format)
 
@@ -124,20 +136,29 @@ class _Queries:
             self._first = linear("q_proj", total, size, False, heads)
         else:
             self._first = linear("q_a_proj", latent.q_dim, size, latent.bias, None)
-            self._second = linear("q_b_proj", total, latent.q_dim, False, heads)
-            quant = None if latent.index is not None else self._second.input_quant
+            taken = latent.q_dim * (1 + latent.gated)
+            self._second = linear("q_b_proj", total, taken, False, heads)
+            plain = latent.index is not None or latent.gated
+            quant = None if plain else self._second.input_quant
             name = prefix + "q_a_layernorm"
             self._norm = RMSNorm(ctx, name, latent.q_dim, latent.norm_eps, quant=quant)
+        self._gated, self._heads = latent.gated, heads.size // width
         self.input_quant = self._first.input_quant
 
-    def __call__(self, hidden: Tensor | Quantized) -> tuple[Tensor, Tensor | Quantized]:
-        """Return [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads, and what they
-        were made of: normed latents, or the hidden states."""
+    def __call__(
+        self, hidden: Tensor | Quantized
+    ) -> tuple[Tensor, Tensor | Quantized, Tensor | None]:
+        """Return [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads, what they were
+        made of, normed latents or the hidden states, and gates [num_tokens, num_heads * v_dim]."""
         first = self._first(hidden)
         if self._norm is None:
-            return first, hidden
+            return first, hidden, None
         latents = self._norm(first)
-        return self._second(latents), latents
+        if not self._gated:
+            return self._second(latents), latents, None
+        assert isinstance(latents, Tensor)
+        made = self._second(torch.cat((latents, first), 1)).view(len(first), self._heads, -1)
+        return made[..., : self._width].flatten(1), latents, made[..., self._width :].flatten(1)
 
 
 class _Index:
@@ -192,7 +213,7 @@ def _attention(
     latent: LatentSpec,
     rotary: Rotary,
     prefix: str,
-    indexer: Indexer | None,
+    seen: Indexer | int | None,
 ) -> LatentAttention:
     return LatentAttention(
         ctx,
@@ -205,11 +226,11 @@ def _attention(
             ctx.dtype,
             ctx.kv_dtype,
             ctx.block_size,
-            spec.attention_scale,
+            spec.attention_scale if latent.scale is None else latent.scale,
         ),
         rotary,
         f"{prefix}kv_b_proj",
         f"{prefix}kv_a_layernorm",
         latent.norm_eps,
-        indexer,
+        seen,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -37,10 +36,9 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
         learned = spec.activation == "xielu"
         name = spec.names.layer.format(i) + spec.names.activation
         return PlainMLP(ctx, up, down, Xielu(ctx, name) if learned else spec.activation)
-    between: Callable[[Tensor], None] | None
-    between = None if spec.gate_scale == 1.0 else partial(_scale_gates, spec.gate_scale)
-    if spec.gate_limits is not None:
-        between = clamped(*spec.gate_limits)
+    between = None if spec.gate_limits is None else clamped(*spec.gate_limits)
+    if spec.gate_scale != 1.0:
+        between = partial(_scale_gates, spec.gate_scale)
     return GatedMLP(ctx, up, down, spec.activation, between)
 
 

@@ -8,6 +8,7 @@ HOTSHOE_HOOK_API = 2
 
 ARCHITECTURES = {
     "AXK1ForCausalLM": "hotshoe_models.axk1:build",
+    "AXK2ForCausalLM": "hotshoe_models.axk2:build",
     "ApertusForCausalLM": "hotshoe_models.apertus:build",
     "ArceeForCausalLM": "hotshoe_models.arcee:build",
     "BailingHybridForCausalLM": "hotshoe_models.bailing_hybrid:build",
@@ -20,6 +21,7 @@ ARCHITECTURES = {
     "CohereForCausalLM": "hotshoe_models.cohere:build_cohere",
     "DbrxForCausalLM": "hotshoe_models.dbrx:build",
     "Dots1ForCausalLM": "hotshoe_models.glm_moe:build_dots",
+    "Dots3NoteForCausalLM": "hotshoe_models.dots3_note:build",
     "Ernie4_5ForCausalLM": "hotshoe_models.ernie:build",
     "Ernie4_5_MoeForCausalLM": "hotshoe_models.ernie:build_moe",
     "Exaone4ForCausalLM": "hotshoe_models.exaone:build",
@@ -143,6 +145,7 @@ KIMI = dict.fromkeys(("deepseek_v3", "kimi_k2"), "DeepseekV3ForCausalLM")
 COMPOSITES = {
     "AyaVisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
     "Cohere2VisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
+    "Dots3NoteForConditionalGeneration": {"dots3_note_text": "Dots3NoteForCausalLM"},
     "Exaone4_5_ForConditionalGeneration": {"exaone4": "Exaone4ForCausalLM"},
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
@@ -195,7 +198,13 @@ COMPOSITES = {
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
 }
 #: Those whose published files have the text part's values at the top.
-FLAT = frozenset({"Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"})
+FLAT = frozenset(
+    {
+        "Dots3NoteForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+    }
+)
 ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 
 #: Classes with a head for classes of texts, and those whose decoder they have. The families have

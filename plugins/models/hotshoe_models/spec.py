@@ -114,6 +114,7 @@ class LayerSpec:
             decoder's.
         names: Of this layer, where its weights have others; None for the decoder's.
         qkv_inputs: Channels that q, k and v are made of; None for the hidden size.
+        latent: Of mixers with latent attention: this layer's; None for the decoder's.
         sparsity: Share of the channels between MLP matrices that a threshold closes.
         compression: Of mixer "compressed": entries that it reads beside its window; None for none.
     """
@@ -135,6 +136,7 @@ class LayerSpec:
     num_kv_heads: int | None = None
     intermediate_size: int | None = None
     names: WeightNames | None = None
+    latent: LatentSpec | None = None
     qkv_inputs: int | None = None
     sparsity: float = 0.0
     compression: Compression | None = None
@@ -264,7 +266,11 @@ class LatentSpec:
         up_scale: Factor on the normed latents that keys and values are made of.
         gate: Name within attention of a matrix that makes a gate for each head, whose sigmoid
             scales what the head puts out; None for none.
+        gated: The matrix that makes q takes latents normed and as they are, and its rows of a head
+            are followed by those of a gate for each channel that the head puts out.
         norm_eps: Epsilon of both latents' norms.
+        rope_norm: Name within attention of a norm of the rotated part of keys; None for none.
+        scale: Factor on q·k; None for the decoder's.
         index: How tokens are chosen; None where all are read.
     """
 
@@ -277,7 +283,10 @@ class LatentSpec:
     bias: bool = False
     up_scale: float = 1.0
     gate: str | None = None
+    gated: bool = False
     norm_eps: float = 1e-6
+    rope_norm: str | None = None
+    scale: float | None = None
     index: IndexSpec | None = None
 
 
@@ -475,6 +484,7 @@ class DecoderSpec:
         layer = self.layers[i]
         own: dict[str, Any] = {
             "names": layer.names,
+            "latent": layer.latent,
             "o_bias": layer.o_bias,
             "num_heads": layer.num_heads,
             "head_dim": layer.head_dim,

@@ -27,9 +27,9 @@ SPEC = MlaAttentionSpec(HEADS, LATENT, NOPE, ROPE, VALUE, "float32", "float32", 
 ROTARY = Rotary.build(Rotation((1.0, 0.5), interleaved=True), 32, "cpu", 2**30)
 
 
-def make(ctx, blocks=6, **fields):
+def make(ctx, blocks=6, window=None, **fields):
     spec = replace(SPEC, kv_dtype=ctx.kv_dtype, **fields)
-    layer = LatentAttention(ctx, spec, ROTARY, "kv_b", "kv_norm", 1e-6)
+    layer = LatentAttention(ctx, spec, ROTARY, "kv_b", "kv_norm", 1e-6, window)
     layer.allocate_cache(blocks)
     layer.cache.fill_(torch.nan)
     return layer
@@ -70,6 +70,16 @@ def test_one_token_sees_its_own_values(ctx):
     torch.testing.assert_close(layer.cache[3, 0, :LATENT], latent)
     torch.testing.assert_close(layer.cache[3, 0, LATENT:], rows[0, LATENT:])  # position 0
     assert layer.cache[:3].isnan().all() and layer.cache[4:].isnan().all()
+
+
+def test_a_window_hides_what_is_before_it(ctx):
+    layer, given, (q, rows) = make(ctx, window=2), weights(), inputs()
+    feed(ctx, *given)
+    assert (layer.cache_spec.kind, layer.cache_spec.window) == ("window", 2)
+    out = run(layer, q, rows)
+    rows[0] = 1e4  # which the last two tokens do not see
+    torch.testing.assert_close(run(layer, q, rows)[2:], out[2:], rtol=0, atol=0)
+    assert not torch.equal(run(layer, q, rows)[1], out[1])
 
 
 def test_it_asks_for_the_rotations_pairs(ctx):

@@ -2142,6 +2142,56 @@ VARIANTS += [
         raw=True,
     ),
 ]
+DOTS3 = {
+    **without(LATENT, "first_k_dense_replace"),
+    **INDEX,
+    **EXPERTS,
+    **GROUPS,
+    "head_dim": 24,
+    "shared_experts_intermediate_size": 24,
+    "sliding_window": 7,
+    "layer_types": ["indexed_attention", "sliding_attention", "full_attention"],
+    "swa_num_attention_heads": 8,
+    "swa_num_key_value_heads": 8,
+    "swa_q_lora_rank": 20,
+    "swa_kv_lora_rank": 16,
+    "swa_head_dim": 16,
+    "swa_qk_nope_head_dim": 8,
+    "swa_v_head_dim": 8,
+}
+VARIANTS += [
+    Variant("dots3", "Dots3Note", {**DOTS3, "use_dsa": None}, end_to_end=True),
+    Variant(
+        "dots3-published",
+        "Dots3Note",
+        {
+            **without(DOTS3, "shared_experts_intermediate_size"),
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+            "moe_shared_expert_intermediate_size": 24,
+            "swa_rope_theta": 90.0,
+            "rope_theta": 900.0,
+            "first_k_dense_replace": 2,
+            "attention_bias": True,
+        },
+        raw=True,
+    ),
+]
+AXK2 = {
+    **without(LATENT, "first_k_dense_replace"),
+    **INDEX,
+    **EXPERTS,
+    "n_routed_experts": 8,
+    "gated_norm_rank": 6,
+}
+VARIANTS += [
+    Variant("axk2", "AXK2", {**AXK2, "n_group": 4, "topk_group": 2}, end_to_end=True),
+    Variant(
+        "axk2-light",
+        "AXK2",
+        {**AXK2, "n_shared_experts": 2, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+        raw=True,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
@@ -2235,6 +2285,7 @@ CONFIG_CLASSES = {
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
     "Llama4": "Llama4TextConfig",
     "MiniMaxM3VL": "MiniMaxM3VLTextConfig",
+    "Dots3Note": "Dots3NoteTextConfig",
 }
 #: Those of whole models that have other names than theirs.
 WHOLE_CLASSES = {"MiniMaxM3Sparse": "MiniMaxM3VLConfig"}
@@ -2366,7 +2417,7 @@ def index_scores(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tensor, "topk", topk)
-        type(module).forward(module, *inputs)
+        type(module).forward(module, *inputs, *[None] * (5 - len(inputs)))
     return found[0].masked_fill(found[0] < HIDDEN, -torch.inf)
 
 
@@ -2417,7 +2468,7 @@ RECENT |= {"llama4-dense-between"}
 #: Earlier releases do not have these, or warn when they import them.
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
-RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse"}
+RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 

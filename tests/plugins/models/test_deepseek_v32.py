@@ -101,5 +101,5 @@ def test_fewer_tokens_than_may_be_chosen_are_all_read(variants, checkpoints, ste
     text = torch.randint(256, (9,)).tolist()
     before = stepper.step({0: text})[0]
     for layer in stepper.model.layers:
-        layer._mixer._index._weights._op.state()["weight"].neg_()
+        layer.mixer._index._weights._op.state()["weight"].neg_()
     torch.testing.assert_close(stepper.step({1: text})[1], before, rtol=1e-4, atol=1e-5)

@@ -49,7 +49,7 @@ def test_the_allocation_is_what_explain_says(made):
         layers = worker._context.cache_layers
         tokens = layers[0].cache.shape[0] * 8
         assert sum(layer.cache.nbytes for layer in layers) == tokens * LAYERS * ROW * 4
-        assert all(isinstance(layer._mixer, LatentMixer) for layer in worker._model.layers)
+        assert all(isinstance(layer.mixer, LatentMixer) for layer in worker._model.layers)
 
 
 def test_a_missing_tensor_is_named(made, tmp_path):

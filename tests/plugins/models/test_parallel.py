@@ -142,11 +142,11 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
     weights = {n: torch.randn(w.shape) for n, w in alone.weights.expected.items()}
     feed(alone, weights)
     hidden = torch.randn(5, spec.hidden_size)
-    qkv = model.layers[0]._mixer._qkv(hidden)
+    qkv = model.layers[0].mixer._qkv(hidden)
     expected = (
         model.head(hidden, "generate"),
         mlp(model, hidden),
-        model.layers[0]._mixer._o(qkv[:, :24]),
+        model.layers[0].mixer._o(qkv[:, :24]),
     )
 
     def work(rank):
@@ -159,7 +159,7 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
         return (
             model.head(hidden, "generate"),
             mlp(model, hidden),
-            first._mixer._o(attended),
+            first.mixer._o(attended),
         ), shape_bytes(ctx)
 
     found = group.run(work)
@@ -174,7 +174,7 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
 
 def mlp(model: DenseDecoder, hidden: torch.Tensor) -> torch.Tensor:
     layer = model.layers[0]
-    return layer._mlp(hidden)
+    return layer.mlp(hidden)
 
 
 def feed(ctx: BuildContext, weights: dict[str, torch.Tensor]) -> None:
