@@ -13,6 +13,11 @@ _ENTRIES = {
     SGLANG: f"{NO}its layers compress tokens in code of their own, around attention",
     TRANSFORMERS: f"{NO}entries lie in the model's own cache object",
 }
+_STREAMS = {
+    VLLM: f"{NO}its layers mix streams in code of their own",
+    SGLANG: f"{NO}its layers mix streams in code of their own",
+    TRANSFORMERS: f"{NO}its modules have weights and a result of another form",
+}
 _STATES = f"{NO}states lie in a cache of the host's, which has a form of its own"
 _SEPARATE = f"{NO}it keeps keys and values in separate memory, and slots have them in one cache"
 _ROUTED = f"{NO}it chooses experts before a method is called, and the slot chooses them itself"
@@ -56,6 +61,7 @@ REACH: dict[str, dict[str, str]] = {
     },
     "compress": _ENTRIES,
     "compressed_attention": _ENTRIES,
+    "hyper_connection": _STREAMS,
     "state_space": {
         VLLM: _STATES,
         SGLANG: _STATES,

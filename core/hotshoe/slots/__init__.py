@@ -16,6 +16,7 @@ from hotshoe.slots.compressed import (
     CompressOp,
     CompressSpec,
 )
+from hotshoe.slots.hyper import HyperConnectionOp, HyperConnectionSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.mixers import (
     GatedDeltaOp,
@@ -130,6 +131,8 @@ __all__ = [
     "GatedMlpSpec",
     "GraphOp",
     "GraphSpec",
+    "HyperConnectionOp",
+    "HyperConnectionSpec",
     "IndexerOp",
     "IndexerSpec",
     "KVLayout",

@@ -14,6 +14,7 @@ from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import results
 from hotshoe.slots.base import Slot
 from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
+from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import (
     DecoderLayerSpec,
     ModelStepSpec,
@@ -85,6 +86,12 @@ def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
 def _key_bytes(spec: IndexerSpec, length: int) -> int:
     """Return the bytes of the keys that one query is compared with."""
     return length * spec.row.nbytes
+
+
+def _stream_bytes(spec: HyperConnectionSpec, length: int) -> int:
+    """Return the bytes of the matrix, and of streams that are read twice and written once."""
+    numbers = spec.count * spec.hidden_size
+    return 4 * spec.outputs * numbers + 3 * numbers * _size(spec)
 
 
 def _entry_bytes(spec: CompressedAttentionSpec, length: int) -> int:
@@ -306,6 +313,19 @@ SLOTS: dict[str, Slot] = {
             step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
             contract=2,
             alone=f"{_ALONE}:first",
+        ),
+        Slot(
+            "hyper_connection",
+            HyperConnectionSpec,
+            f"{_REFERENCE}.hyper:HyperConnection",
+            "residual streams: how the output of a block joins them, and what the next one takes",
+            results=lambda s, n: (
+                Result((n, s.count, s.hidden_size), s.dtype),
+                Result((n, s.hidden_size), s.dtype),
+                Result((n, s.gates), "float32"),
+            ),
+            step_bytes=_stream_bytes,
+            contract=2,
         ),
         Slot(
             "gated_activation",

@@ -74,6 +74,7 @@ def _over_rows() -> tuple[Candidate, ...]:
         fp4,
         fp4_experts,
         groups,
+        hyper,
         invariant,
         layer_norm,
         lora,
@@ -83,10 +84,12 @@ def _over_rows() -> tuple[Candidate, ...]:
     )
 
     layer = layer_norm.supports, layer_norm.LayerNorm
+    connection = hyper.supports, hyper.HyperConnection
     return (
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),
         Candidate("layer_norm", "triton", *layer, INVARIANT),
+        Candidate("hyper_connection", "triton", *connection),
         Candidate("gated_activation", "triton", activation.supports, activation.build, INVARIANT),
         Candidate("embedding", "triton", embedding.supports, embedding.Embedding, INVARIANT),
         Candidate("lora", "triton", lora.supports, lora.Lora),

@@ -1,4 +1,5 @@
-"""Specifications and calls of attention to chosen rows and to entries, for `cases.py`."""
+"""Specifications and calls of attention to chosen rows and to entries, and of the residual streams
+around it, for `cases.py`."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ from hotshoe.slots import (
     CompressedAttentionSpec,
     CompressOp,
     CompressSpec,
+    HyperConnectionOp,
+    HyperConnectionSpec,
     IndexerOp,
     IndexerSpec,
     MlaAttentionSpec,
     SparseMlaOp,
     SparseMlaSpec,
 )
-from hotshoe_triton import compress, compressed, indexer, sparse
+from hotshoe_triton import compress, compressed, hyper, indexer, sparse
 
 #: Of DeepSeek-V3.2.
 INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
@@ -54,6 +57,13 @@ ENTRIES_MADE = {
     "512 of 128": replace(MADE, group=128, overlap=False),
     "128 of 4": replace(MADE, head_dim=128),
     "512 of 4 float32": replace(MADE, dtype="float32", kv_dtype="float32"),
+}
+#: Its residual streams, between blocks and behind the last.
+STREAMS = HyperConnectionSpec(4, 4096, 20, 1e-6, 1e-6, "bfloat16")
+CONNECTIONS = {
+    "4x4096": STREAMS,
+    "4x4096 float32": replace(STREAMS, dtype="float32"),
+    "4x4096 last": replace(STREAMS, ends=True),
 }
 #: Dense attention.
 LATENT = {
@@ -119,12 +129,25 @@ def make_entries(spec: CompressSpec, tokens: int, reqs: int = 8) -> Callable[[De
     return call
 
 
+def connect(spec: HyperConnectionSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+    """Return calls of a connection over `reqs` times so many tokens."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not hyper.supports(spec, facts).accepted:
+            return False
+        call_streams(hyper.HyperConnection(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
 #: What is compiled besides dense attention: the first word of names, calls, specifications.
 ROW_CALLS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
     ("index", index, INDEXES),
     ("chosen", attend_chosen, SPARSES),
     ("entries", attend_entries, COMPRESSED),
     ("compress", make_entries, ENTRIES_MADE),
+    ("streams", connect, CONNECTIONS),
 )
 
 
@@ -199,3 +222,19 @@ def call_compress(op: CompressOp, spec: CompressSpec, tokens: int, reqs: int, de
     bias, table = (spec.group, spec.channels), (512, spec.rope_dim)
     rest = floats(spec.head_dim), floats(*table, dtype="float32")
     op(rows, entries, (step, step), floats(*bias, dtype="float32"), *rest)
+
+
+def call_streams(
+    op: HyperConnectionOp, spec: HyperConnectionSpec, tokens: int, reqs: int, device: str
+) -> None:
+    """Join and mix with tensors of a device, in front of the first block and behind one."""
+
+    def floats(*shape: int, dtype: str = "float32") -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    n, width = reqs * tokens, spec.count * spec.hidden_size
+    streams = floats(n, spec.count, spec.hidden_size, dtype=spec.dtype)
+    out, gates = floats(n, spec.hidden_size, dtype=spec.dtype), spec.count * (1 + spec.count)
+    weights = floats(spec.outputs, width), floats(spec.outputs), floats(spec.scales)
+    for block in (None, (out, floats(n, gates))):
+        op(streams, block, *weights)

@@ -2,22 +2,20 @@
 its own, made of the streams themselves.
 
 A block takes a weighted sum of the streams, and what it puts out joins each of them by a factor,
-while the streams mix by a matrix whose rows and columns sum to 1.
+while the streams mix by a matrix whose rows and columns sum to 1: slot `hyper_connection`.
 Source: Xie et al. 2026, "mHC: Manifold-Constrained Hyper-Connections", arXiv:2512.24880.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hotshoe.errors import ConfigError
-from hotshoe.layers import BuildContext, ForwardBatch, Holder, MoE, Place, Rotary, Rotation
-from hotshoe.slots import renewed
+from hotshoe.layers import BuildContext, ForwardBatch, MoE, Place, Rotary, Rotation
+from hotshoe.slots import HyperConnectionOp, HyperConnectionSpec, renewed
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import build_mlp
@@ -27,6 +25,8 @@ from hotshoe_models.spec import DecoderSpec
 
 #: Of the names of the last mixing's weights.
 HEAD = "model.hc_head.hc_"
+#: What a block put out, and the gates by which it joins the streams; None in front of the first.
+Block = tuple[Tensor, Tensor]
 #: A token's id goes with its embedding in so many columns, each a digit that every type holds.
 DIGITS, BASE = 3, 256
 
@@ -49,7 +49,7 @@ class HyperDecoder(DenseDecoder):
         self._count = spec.hyper.count
         hashed = (layer.mixture is not None and layer.mixture.table_size for layer in spec.layers)
         self._takes_ids = any(hashed)
-        self._leave = HyperHead(spec, ctx)
+        self._leave = HyperConnection(spec, ctx, HEAD, ends=True)
         self._norm = norm(spec, ctx, spec.names.final_norm)
 
     def _build_layers(
@@ -78,10 +78,12 @@ class HyperDecoder(DenseDecoder):
             digits = hidden[:, self.hidden_size :].long()
             ids = (digits * self._powers(digits)).sum(1)
         streams = hidden[:, None, : self.hidden_size].expand(-1, self._count, -1)
+        block: Block | None = None
         for i, layer in enumerate(self._hyper_layers):
             keep = batch.outputs_at if i + 1 == len(self._hyper_layers) else None
-            streams = layer(streams, ids, batch, keep)
-        return self._norm(self._leave(streams))
+            streams, block = layer(streams, block, ids, batch, keep)
+        _, left, _ = self._leave(streams, block)
+        return self._norm(left)
 
 
 class _Layer:
@@ -103,44 +105,48 @@ class _Layer:
         self._mlp = build_mlp(spec, ctx, i)
 
     def __call__(
-        self, streams: Tensor, ids: Tensor | None, batch: ForwardBatch, keep: Tensor | None
-    ) -> Tensor:
-        """Map streams [num_tokens, count, hidden_size] to the next layer's, of tokens at keep."""
-        taken, post, mix = self._around_mixer(streams)
+        self,
+        streams: Tensor,
+        block: Block | None,
+        ids: Tensor | None,
+        batch: ForwardBatch,
+        keep: Tensor | None,
+    ) -> tuple[Tensor, Block]:
+        """Map streams [num_tokens, count, hidden_size] that a block has yet to join to the next
+        layer's, of tokens at keep."""
+        streams, taken, gates = self._around_mixer(streams, block)
         out = self._mixer(self._input_norm(taken), batch, keep)
         if keep is not None:
-            streams, post, mix = streams[keep], post[keep], mix[keep]
+            streams, gates = streams[keep], gates[keep]
             ids = None if ids is None else ids[keep]
-        streams = joined(streams, out, post, mix)
-        taken, post, mix = self._around_mlp(streams)
+        streams, taken, gates = self._around_mlp(streams, (out, gates))
         normed = self._mlp_norm(taken)
         mlp = self._mlp
         out = mlp(normed, ids=ids) if isinstance(mlp, MoE) else mlp(normed)
-        return joined(streams, out, post, mix)
+        return streams, (out, gates)
 
 
-def joined(streams: Tensor, out: Tensor, post: Tensor, mix: Tensor) -> Tensor:
-    """Return the streams behind a block.
+class HyperConnection:
+    """What lies between two blocks, with its weights.
 
     Args:
-        streams: [n, count, hidden_size], before it.
-        out: [n, hidden_size], what it puts out.
-        post: [n, count] float32, the factor of that in each stream.
-        mix: [n, count, count] float32; entry (i, j) is the share of stream i in the next stream j.
+        spec, ctx: Of the model.
+        prefix: Of the weights' names.
+        ends: Whether no block follows.
     """
-    mixed = torch.matmul(mix.mT.to(streams.dtype), streams)
-    return torch.addcmul(mixed, post.to(out.dtype)[..., None], out[:, None])
 
-
-class _Mixes:
-    """What streams say of their own mixing: a product with all of them, normed together."""
-
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext, prefix: str, outputs: int) -> None:
+    def __init__(
+        self, spec: DecoderSpec, ctx: BuildContext, prefix: str, ends: bool = False
+    ) -> None:
         assert spec.hyper is not None
-        inputs, scales = spec.hyper.count * spec.hidden_size, 1 if prefix == HEAD else 3
-        self._eps, self._held = spec.norm_eps, dict[str, Tensor]()
-        holder = Holder("linear", "layer", "float32", self.state)
-        shapes = {"fn": (outputs, inputs), "base": (outputs,), "scale": (scales,)}
+        hyper, size = spec.hyper, spec.hidden_size
+        numbers = (hyper.count, size, hyper.iterations, hyper.eps, spec.norm_eps)
+        asked = HyperConnectionSpec(*numbers, ctx.dtype, ends)
+        self._op: HyperConnectionOp = ctx.selector.choose("hyper_connection", asked)
+        self._held = dict[str, Tensor]()
+        holder = ctx.holder("hyper_connection", asked, "float32", self)
+        outputs = asked.outputs
+        shapes = {"fn": (outputs, hyper.count * size), "base": (outputs,), "scale": (asked.scales,)}
         for part, shape in shapes.items():
             self._held[part] = torch.zeros(shape, device=ctx.device)
             place = Place(holder, part, (0, shape[0]), ())
@@ -154,66 +160,7 @@ class _Mixes:
         """Return matrix, bias and scales, float32."""
         return self._held
 
-    def __call__(self, streams: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """Return parts [n, size] float32 for streams [n, count, hidden_size], scaled one by one."""
-        flat = streams.flatten(1).float()
-        inverse = torch.rsqrt(flat.square().mean(-1, keepdim=True) + self._eps)
-        made = functional.linear(flat, self._held["fn"]) * inverse
-        parts, base = made.split(list(sizes), -1), self._held["base"].split(list(sizes))
-        scales = self._held["scale"].unbind()
-        return [part * s + b for part, b, s in zip(parts, base, scales, strict=True)]
-
-
-class HyperConnection:
-    """What a block takes of the streams, and how they go on behind it."""
-
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext, prefix: str) -> None:
-        assert spec.hyper is not None
-        self._hyper, count = spec.hyper, spec.hyper.count
-        self._sizes = (count, count, count * count)
-        self._mixes = _Mixes(spec, ctx, prefix, sum(self._sizes))
-
-    def __call__(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the block takes [n, hidden_size], and `post` and `mix` of `joined`."""
-        pre, post, mix = self._mixes(streams, self._sizes)
-        mix = mix.view(len(mix), self._hyper.count, self._hyper.count)
-        balanced = doubly_stochastic(mix, self._hyper.iterations, self._hyper.eps)
-        return _weighted(streams, pre, self._hyper.eps), 2.0 * torch.sigmoid(post), balanced
-
-
-class HyperHead:
-    """The sum of streams behind the last layer."""
-
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
-        assert spec.hyper is not None
-        self._hyper = spec.hyper
-        self._mixes = _Mixes(spec, ctx, HEAD, spec.hyper.count)
-
-    def __call__(self, streams: Tensor) -> Tensor:
-        """Map streams [n, count, hidden_size] to hidden states [n, hidden_size]."""
-        [pre] = self._mixes(streams, (self._hyper.count,))
-        return _weighted(streams, pre, self._hyper.eps)
-
-
-def _weighted(streams: Tensor, logits: Tensor, eps: float) -> Tensor:
-    """Add up streams [n, count, hidden_size], each by the sigmoid of its logit [n, count]."""
-    factors = torch.sigmoid(logits) + eps
-    return torch.einsum("nc,ncs->ns", factors, streams.float()).to(streams.dtype)
-
-
-def doubly_stochastic(logits: Tensor, iterations: int, eps: float) -> Tensor:
-    """Bring the exponentials of matrices near to rows and columns that sum to 1.
-
-    Source: Sinkhorn and Knopp 1967.
-
-    Args:
-        logits: [n, count, count] float32.
-        iterations: How often columns are divided by their sums; rows are, between.
-        eps: Added to entries at first, and to sums.
-    """
-    made = torch.softmax(logits, -1) + eps
-    made = made / (made.sum(-2, keepdim=True) + eps)
-    for _ in range(iterations - 1):
-        made = made / (made.sum(-1, keepdim=True) + eps)
-        made = made / (made.sum(-2, keepdim=True) + eps)
-    return made
+    def __call__(self, streams: Tensor, block: Block | None) -> tuple[Tensor, Tensor, Tensor]:
+        """See `hotshoe.slots.HyperConnectionOp`."""
+        held = self._held
+        return self._op(streams, block, held["fn"], held["base"], held["scale"])

@@ -27,6 +27,7 @@ from hotshoe.slots import (
     EmbeddingSpec,
     GatedActivationSpec,
     GatedDeltaSpec,
+    HyperConnectionSpec,
     IndexerSpec,
     LayerNormSpec,
     LinearSpec,
@@ -57,10 +58,12 @@ from hotshoe_triton.sparse_cases import (
     INDEX,
     MADE,
     SPARSE,
+    STREAMS,
     call_compress,
     call_compressed,
     call_index,
     call_sparse,
+    call_streams,
 )
 from hotshoe_triton.state_cases import (
     BAMBA,
@@ -103,6 +106,7 @@ SPECS: dict[str, list[Any]] = {
     "indexer": [INDEX],
     "sparse_mla_attention": [SPARSE],
     "compress": [MADE],
+    "hyper_connection": [STREAMS],
     "compressed_attention": [ENTRIES],
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
@@ -175,6 +179,11 @@ def run_compress(op: Any, spec: CompressSpec) -> None:
     call_compress(op, spec, 2, 8, "meta")
 
 
+def run_streams(op: Any, spec: HyperConnectionSpec) -> None:
+    for tokens in (1, 64):
+        call_streams(op, spec, tokens, 8, "meta")
+
+
 def run_short(op: Any, spec: ShortConvSpec) -> None:
     for tokens in (1, 64):
         call_short(op, spec, tokens, 8, "meta")
@@ -233,6 +242,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "indexer": run_index,
     "sparse_mla_attention": run_chosen,
     "compress": run_compress,
+    "hyper_connection": run_streams,
     "compressed_attention": run_entries,
     "gated_delta": run_deltas,
     "state_space": run_spaces,

@@ -1,0 +1,63 @@
+"""Residual streams against float64: streams, tokens, splits, refusals."""
+
+from dataclasses import replace
+
+import pytest
+from tests.platforms.triton.conftest import device_facts, drawn
+
+from hotshoe.platform import DeviceFacts
+from hotshoe_conformance.cases import hyper_connection as cases
+from hotshoe_conformance.cases.base import in_dtype
+from hotshoe_conformance.place import Place
+from hotshoe_triton import hyper
+
+SPEC, Streams = cases.BASE, cases.Streams
+VARIATIONS = [
+    {"ends": True},
+    {"count": 1},
+    {"count": 3, "iterations": 2},
+    {"count": 8, "eps": 0.0},
+    {"hidden_size": 1},
+    {"hidden_size": 600},
+    {"iterations": 1},
+    {"eps": 0.1, "norm_eps": 0.5},
+]
+
+
+def check(spec, steps, facts) -> None:
+    """Compare streams, what is taken, and gates."""
+    problem, place = drawn(cases.SUITE, spec, steps), Place(facts.device)
+    assert hyper.supports(spec, facts).accepted
+    got = problem.call(hyper.HyperConnection(spec, facts), place)
+    assert not place.overrun()
+    for name, expected in problem.expected().items():
+        found = expected.check(got[name].cpu())
+        assert not found.message, f"{name}: {found.message}"
+
+
+@pytest.mark.parametrize("changes", VARIATIONS, ids=str)
+def test_variations(facts: DeviceFacts, changes: dict[str, object]) -> None:
+    check(replace(SPEC, **changes), Streams(5), facts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [Streams(0), Streams(1), Streams(19, False)], ids=str)
+def test_streams(facts: DeviceFacts, shape: cases.Streams, dtype: str) -> None:
+    check(in_dtype(SPEC, dtype), shape, facts)
+
+
+def test_many_tokens_take_larger_tiles(facts: DeviceFacts, monkeypatch) -> None:
+    monkeypatch.setattr(hyper, "MANY", 16)
+    check(replace(SPEC, dtype="bfloat16"), Streams(21), facts)
+
+
+def test_channels_are_split_among_all_units(facts: DeviceFacts) -> None:
+    """More splits than are added up at once."""
+    spec, wide = replace(SPEC, hidden_size=32 * 40), replace(facts, compute_units=132)
+    assert 32 * 40 // hyper.HyperConnection(spec, wide)._per(1) > hyper.SPLITS
+    check(spec, Streams(2), wide)
+
+
+def test_refusals() -> None:
+    verdict = hyper.supports(replace(SPEC, count=9), device_facts("sm_90"))
+    assert "9 streams are above 8" in verdict.reason
