@@ -58,7 +58,7 @@ class DenseDecoder:
         self.tasks = frozenset({GENERATE, EMBED} if spec.generates else {EMBED})
         self._embedding_scale = spec.embedding_scale
         self.num_layers = len(spec.layers)
-        sizes = spec.vocab_size, spec.hidden_size, spec.embedding_scale
+        sizes = spec.table_size or spec.vocab_size, spec.hidden_size, spec.embedding_scale
         self._make_embedding = partial(Embedding, ctx, names.embedding, *sizes)
         self._embed = self._make_embedding(adapts=True) if stage.is_first else None
         self._positions = _positions(spec, ctx) if stage.is_first else None

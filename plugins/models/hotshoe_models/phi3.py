@@ -1,6 +1,7 @@
-"""Phi-3, 3.5 and Phi-4 (mini): stacked matrices in the checkpoint, longrope, partial rotation.
+"""Phi-3, 3.5 and Phi-4 (mini, multimodal's text): stacked matrices in the checkpoint, longrope,
+partial rotation.
 
-Defaults are those of transformers' Phi3Config.
+Defaults are those of transformers' Phi3Config and Phi4MultimodalConfig.
 """
 
 from dataclasses import replace
@@ -36,6 +37,15 @@ DEFAULTS = {
     "rope_parameters": None,
     "sliding_window": None,
 }
+SEEING_DEFAULTS = {
+    **DEFAULTS,
+    "vocab_size": 200064,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+}
+#: What a model that sees and hears has beside its text, adapters for images and sounds among it.
+UNREAD = (r"\.embed_tokens_extend\.", r"\.lora_[AB]\.")
+WHY = "the parts that see or hear: requests with images or audio are refused"
 NAMES = WeightNames(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 #: Spellings of rope_type that all mean longrope in files of this family.
 LONGROPE = ("longrope", "su", "yarn")
@@ -43,7 +53,18 @@ LONGROPE = ("longrope", "su", "yarn")
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Phi3ForCausalLM."""
-    config = _with_rope(with_defaults(config, DEFAULTS))
+    return _decoder(with_defaults(config, DEFAULTS), ctx)
+
+
+def build_seeing(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build the text part of Phi4MultimodalForCausalLM, as first published Phi4MMForCausalLM."""
+    ctx.weights.rename(r"\.base_layer\.", ".")
+    ctx.weights.ignore(UNREAD, WHY)
+    return _decoder(with_defaults(config, SEEING_DEFAULTS), ctx)
+
+
+def _decoder(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    config = _with_rope(config)
     window = optional_size(config, "sliding_window")
     types = layer_types(config, lambda i: FULL if window is None else SLIDING)
     layers = layer_specs(config, ctx, types, window, partial_rotary=True)

@@ -10,6 +10,7 @@ ARCHITECTURES = {
     "AXK1ForCausalLM": "hotshoe_models.axk1:build",
     "AXK2ForCausalLM": "hotshoe_models.axk2:build",
     "ApertusForCausalLM": "hotshoe_models.apertus:build",
+    "Apertus1p5TextForCausalLM": "hotshoe_models.apertus:build_text",
     "ArceeForCausalLM": "hotshoe_models.arcee:build",
     "BailingHybridForCausalLM": "hotshoe_models.bailing_hybrid:build",
     "BambaForCausalLM": "hotshoe_models.bamba:build",
@@ -79,6 +80,7 @@ ARCHITECTURES = {
     "MiniMaxM3VLForCausalLM": "hotshoe_models.minimax_m3:build",
     "Ministral3ForCausalLM": "hotshoe_models.ministral:build",
     "MinistralForCausalLM": "hotshoe_models.mistral:build",
+    "MllamaForCausalLM": "hotshoe_models.mllama:build",
     "Mistral4ForCausalLM": "hotshoe_models.mistral4:build",
     "MistralForCausalLM": "hotshoe_models.mistral:build",
     "MixtralForCausalLM": "hotshoe_models.mixtral:build",
@@ -96,6 +98,8 @@ ARCHITECTURES = {
     "PersimmonForCausalLM": "hotshoe_models.persimmon:build",
     "PhiForCausalLM": "hotshoe_models.phi:build",
     "Phi3ForCausalLM": "hotshoe_models.phi3:build",
+    "Phi4MMForCausalLM": "hotshoe_models.phi3:build_seeing",
+    "Phi4MultimodalForCausalLM": "hotshoe_models.phi3:build_seeing",
     "PhiMoEForCausalLM": "hotshoe_models.phi_moe:build",
     "PhimoeForCausalLM": "hotshoe_models.phi_moe:build",
     "Qwen2ForCausalLM": "hotshoe_models.qwen:build_qwen2",
@@ -143,6 +147,7 @@ KIMI = dict.fromkeys(("deepseek_v3", "kimi_k2"), "DeepseekV3ForCausalLM")
 #: Classes of models that see or hear: the families of their text parts, by `model_type` (the first
 #: is that of a file that does not say), and the architectures that those are.
 COMPOSITES = {
+    "Apertus1p5ForConditionalGeneration": {"apertus1p5_text": "Apertus1p5TextForCausalLM"},
     "AyaVisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
     "Cohere2VisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
     "Dots3NoteForConditionalGeneration": {"dots3_note_text": "Dots3NoteForCausalLM"},
@@ -188,6 +193,7 @@ COMPOSITES = {
         "ministral3": "Ministral3ForCausalLM",
         "mistral4": "Mistral4ForCausalLM",
     },
+    "MllamaForConditionalGeneration": {"mllama_text_model": "MllamaForCausalLM"},
     "Qwen2VLForConditionalGeneration": {"qwen2_vl_text": "Qwen2VLTextModel"},
     "Qwen2_5_VLForConditionalGeneration": {"qwen2_5_vl_text": "Qwen2_5_VLTextModel"},
     "Qwen3VLForConditionalGeneration": {"qwen3_vl_text": "Qwen3VLTextModel"},

@@ -384,6 +384,7 @@ class DecoderSpec:
         norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true, and
             with neither weight nor bias where `norm_weight` is false, as "rms" may be, too.
         parallel: Attention and MLP start from the same residual, and both join it at once.
+        table_size: Rows of the embedding's table, above `vocab_size`; None for as many.
         num_positions: Positions with a vector of their own; the table has `position_offset` more
             in front of them.
         transposed: The checkpoint has each matrix as [inputs, outputs].
@@ -432,6 +433,7 @@ class DecoderSpec:
     norm_bias: bool = True
     norm_weight: bool = True
     parallel: bool = False
+    table_size: int | None = None
     num_positions: int = 0
     position_offset: int = 0
     transposed: bool = False

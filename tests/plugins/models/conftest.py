@@ -2192,6 +2192,67 @@ VARIANTS += [
         raw=True,
     ),
 ]
+LLAMA3_32 = {**LLAMA3_ROPE, "original_max_position_embeddings": 16}
+VARIANTS += [
+    Variant(
+        "mllama",
+        "Mllama",
+        {"cross_attention_layers": [1, 3], "num_hidden_layers": 5, "rope_parameters": LLAMA3_32},
+        end_to_end=True,
+    ),
+    Variant(
+        "mllama-seeing",
+        "Mllama",
+        {"cross_attention_layers": [1], "rope_parameters": LLAMA3_32, **UNTIED},
+        whole={
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_global_layers": 1,
+                "attention_heads": 2,
+                "image_size": 28,
+                "patch_size": 14,
+                "vision_output_dim": 64,
+                "intermediate_layers_indices": [0],
+                "supported_aspect_ratios": [[1, 1]],
+                "max_num_tiles": 1,
+            }
+        },
+    ),
+    Variant("apertus1p5", "Apertus1p5", {"vocab_size": 300, "output_vocab_size": VOCAB}, raw=True),
+    Variant("apertus1p5-whole", "Apertus1p5", {"rope_parameters": LLAMA3_32, **TIED}),
+    Variant(
+        "phi4-multimodal",
+        "Phi4Multimodal",
+        {
+            "rope_parameters": {
+                **longrope(6),
+                **LONGROPE,
+                "partial_rotary_factor": 0.75,
+                "rope_theta": 500.0,
+            },
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "crop_size": 28,
+            },
+            "audio_config": {
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_blocks": 1,
+                "num_attention_heads": 2,
+                "ext_pw_out_channel": 16,
+                "nemo_conv_channels": 8,
+            },
+        },
+        32,
+        end_to_end=True,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
@@ -2257,7 +2318,7 @@ OFFSET = (
     "MiniMaxM3Sparse",
 )
 #: Families whose class for texts has another name than theirs and ForCausalLM.
-ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
+ARCHITECTURE = {"GPT2": "GPT2LMHeadModel", "Apertus1p5": "Apertus1p5TextForCausalLM"}
 
 
 def _transposed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
@@ -2275,7 +2336,8 @@ BY_SDPA = {"falcon-rw"}
 #: Classes that compute families, which have no code of their own.
 COMPUTED = dict.fromkeys(("InternLM3", "IQuestCoder"), "LlamaForCausalLM")
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
-OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
+TRAINED = {"original_max_position_embeddings": 32}
+OUTSIDE = {"Phi3": TRAINED, "Phi4Multimodal": TRAINED}
 CONFIG_CLASSES = {
     "Gemma3": "Gemma3TextConfig",
     "Gemma3n": "Gemma3nTextConfig",
@@ -2286,6 +2348,8 @@ CONFIG_CLASSES = {
     "Llama4": "Llama4TextConfig",
     "MiniMaxM3VL": "MiniMaxM3VLTextConfig",
     "Dots3Note": "Dots3NoteTextConfig",
+    "Mllama": "MllamaTextConfig",
+    "Apertus1p5": "Apertus1p5TextConfig",
 }
 #: Those of whole models that have other names than theirs.
 WHOLE_CLASSES = {"MiniMaxM3Sparse": "MiniMaxM3VLConfig"}
@@ -2469,6 +2533,7 @@ RECENT |= {"llama4-dense-between"}
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
+RECENT |= {"Apertus1p5"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 

@@ -31,3 +31,15 @@ def test_other_activations_have_no_weights(build_family) -> None:
 def test_bad_values_are_named(build_family, values, message) -> None:
     with pytest.raises(CheckpointError, match=message):
         build_family("Apertus", **values)
+
+
+def test_an_output_matrix_of_fewer_tokens(build_family) -> None:
+    ctx = build_family("Apertus1p5", vocab_size=96, output_vocab_size=64)
+    shapes = {name: found.shape for name, found in ctx.weights.expected.items()}
+    assert shapes["model.embed_tokens.weight"] == (96, 128)
+    assert shapes["lm_head.weight"] == (64, 128)
+    assert not ctx.weights.wants("model.vision_tokenizer.encoder.weight")
+    with pytest.raises(CheckpointError, match=r"output_vocab_size is 65.*vocab_size of 64"):
+        build_family("Apertus1p5", vocab_size=64, output_vocab_size=65)
+    with pytest.raises(CheckpointError, match="tie_word_embeddings"):
+        build_family("Apertus1p5", output_vocab_size=32, tie_word_embeddings=True)

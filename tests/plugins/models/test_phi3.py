@@ -58,3 +58,11 @@ BAD = [
 def test_bad_values_are_named(build_family, values, message):
     with pytest.raises(CheckpointError, match=message):
         build_family("Phi3", **values)
+
+
+def test_what_sees_and_hears_is_not_read(build_family):
+    ctx = build_family("Phi4MM", num_key_value_heads=4)
+    known = ctx.weights.known_as("model.layers.0.mlp.down_proj.base_layer.weight")
+    assert ctx.weights.wants(known)
+    for name in ("layers.0.mlp.down_proj.lora_A.vision", "embed_tokens_extend.audio_embed.encoder"):
+        assert not ctx.weights.wants(f"model.{name}.weight")

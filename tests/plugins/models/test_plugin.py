@@ -68,6 +68,7 @@ from hotshoe_models import (
     mistral,
     mistral4,
     mixtral,
+    mllama,
     mpt,
     nanochat,
     olmo,
@@ -137,6 +138,9 @@ DEFAULTS = {
     "MiniMaxConfig": minimax_text.DEFAULTS,
     "MiniMaxM3VLTextConfig": minimax_m3.DEFAULTS,
     "DbrxConfig": dbrx.DEFAULTS,
+    "MllamaTextConfig": mllama.DEFAULTS,
+    "Apertus1p5TextConfig": apertus.TEXT_DEFAULTS,
+    "Phi4MultimodalConfig": phi3.SEEING_DEFAULTS,
     "AXK2Config": axk2.DEFAULTS,
     "Dots3NoteTextConfig": dots3_note.DEFAULTS,
     "DeepseekV2Config": deepseek.V2_DEFAULTS,
@@ -209,6 +213,7 @@ UNREAD |= {
 }  # how ranks add up in training, and where weights are made
 #: Of a choice among blocks, all of which are read here.
 UNREAD |= {"index_n_heads", "index_head_dim", "index_local_blocks"}
+UNREAD |= {"vision_config", "audio_config"}  # of Phi-4 multimodal
 UNREAD |= {"block_size"}  # tokens of MiniMax's chunks, which change no result
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
@@ -275,6 +280,8 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "GptOssConfig": gpt_oss.DEFAULT_THETA,
         "MiniMaxM2Config": minimax.DEFAULT_THETA,
         "MiniMaxConfig": minimax_text.DEFAULT_THETA,
+        "MllamaTextConfig": mllama.DEFAULT_THETA,
+        "Apertus1p5TextConfig": apertus.THETA,
         "Dots3NoteTextConfig": dots3_note.THETAS[dots3_note.INDEXED],
         "MiniMaxM3VLTextConfig": minimax_m3.DEFAULT_THETA,
         "LongcatFlashConfig": longcat.DEFAULT_THETA,
