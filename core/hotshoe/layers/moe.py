@@ -16,13 +16,14 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.expert_adapters import adapted_experts
 from hotshoe.layers.experts import Share, names_of, share_of
+from hotshoe.layers.formats import WeightFormat
 from hotshoe.layers.limits import clamped
 from hotshoe.layers.linear import Linear, form_of
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.router import Router
 from hotshoe.layers.split import Section
-from hotshoe.layers.stacks import Scaled, Stack
+from hotshoe.layers.stacks import Scaled, Stack, stacks_of
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
 from hotshoe.slots import AdaptableMoeOp, MoeOp, MoeSpec, RouterSpec
 
@@ -39,6 +40,8 @@ class Stacked:
             weight's format says, with an axis of experts before, never transposed.
         output_scale: A factor [num_experts] on what each expert puts out, which its second matrix
             is multiplied by while it is loaded; "" for none.
+        named: Quantized checkpoints name each expert's matrices, as `MoeNames` says, or have
+            scales in tensors like these.
     """
 
     gate_up: str
@@ -49,6 +52,7 @@ class Stacked:
     interleaved: bool = False
     packed: tuple[str, ...] = ()
     output_scale: str = ""
+    named: bool = False
 
     def sides(self, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the tensors' names by side and kind."""
@@ -89,6 +93,11 @@ class MoeNames:
     shared_down: str = "mlp.shared_experts.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
     latents: tuple[str, str] = ("mlp.fc1_latent_proj", "mlp.fc2_latent_proj")
+
+    def of(self, format: WeightFormat) -> MoeNames:
+        """Return the names in a checkpoint of a format."""
+        named = self.stacked is not None and self.stacked.named and not format.online
+        return replace(self, stacked=None) if named else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +178,9 @@ class RoutedExperts:
     def __init__(
         self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool = True
     ) -> None:
-        names = mixture.names
+        transposed = mixture.names.stacked is not None and mixture.names.stacked.transposed
+        names = mixture.names.of(ctx.format)
+        mixture = replace(mixture, names=names)
         share = share_of(mixture.num_experts, ctx.experts, ctx.device, ctx.redundant_experts)
         self._placement = share.placement
         ctx.mixtures.append(share)
@@ -198,7 +209,8 @@ class RoutedExperts:
             templates = [prefix + name for name in (*names.gate_up, names.down)]
             if others := share.others(mixture.num_experts):
                 ctx.weights.elsewhere(names_of(templates, others))
-            _unstack(ctx.weights, templates, mixture.num_experts)
+            for name, parts in stacks_of(templates, mixture.num_experts).items():
+                ctx.weights.unstack(name, parts, transposed)
 
     def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None = None) -> Tensor:
         """See `hotshoe.slots.MoeOp`; the result is this rank's summand."""
@@ -369,22 +381,6 @@ def _names_of(i: int, prefix: str, mixture: Mixture) -> tuple[list[str], str]:
     parts = ("gate", "up") if mixture.gated else ("up",)
     first = [f"{prefix}{stacked.gate_up}.{i}.{part}" for part in parts]
     return first, f"{prefix}{stacked.down}.{i}"
-
-
-def _unstack(weights: WeightTable, templates: list[str], num_experts: int) -> None:
-    """Take tensors of all experts too, as transformers 5 has them, where matrices are by name.
-
-    Args:
-        templates: Names of one expert's matrices, with {} for its number; its second one is last.
-    """
-    *first, last = templates
-    block = last.partition("{}")[0]
-    for name, parts in (
-        ("gate_up_proj" if len(first) > 1 else "up_proj", first),
-        ("down_proj", [last]),
-    ):
-        named = [tuple(f"{part.format(i)}.weight" for part in parts) for i in range(num_experts)]
-        weights.unstack(block + name, tuple(named))
 
 
 def _expect_stacked(

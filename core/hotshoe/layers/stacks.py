@@ -6,7 +6,7 @@ Source of the former's layout: checkpoints as transformers 5 writes them without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -21,6 +21,29 @@ if TYPE_CHECKING:
 
 #: For each expert the names of matrices whose rows, of equal number, are those of its part.
 Parts: TypeAlias = "tuple[tuple[str, ...], ...]"
+#: What ends the name of a tensor of all experts, and which part of a matrix it holds.
+KINDS = {"": "weight", "_scale_inv": "weight_scale_inv"}
+
+
+def stacks_of(templates: Sequence[str], num_experts: int) -> dict[str, Parts]:
+    """Return the tensors that transformers 5 writes of all experts, and what each consists of.
+
+    Args:
+        templates: Names of one expert's matrices, with {} for its number; its second one is last.
+        num_experts: How many there are.
+    """
+    *first, last = templates
+    block, found = last.partition("{}")[0], dict[str, Parts]()
+    for name, parts in (
+        ("gate_up_proj" if len(first) > 1 else "up_proj", first),
+        ("down_proj", [last]),
+    ):
+        for ending, kind in KINDS.items():
+            named = (
+                tuple(f"{part.format(i)}.{kind}" for part in parts) for i in range(num_experts)
+            )
+            found[block + name + ending] = tuple(named)
+    return found
 
 
 def unstacked(
@@ -35,7 +58,7 @@ def unstacked(
         source: The checkpoint.
         known_as: Maps its names to those of layers.
         stacks: Tensors [num_experts, rows, columns], or [num_experts * rows, columns], by those
-            names.
+            names; or one number for each expert, whose matrices share it.
         transposed: Those of them in which an expert has [columns, rows].
     """
     found = {name: known for name in source.names() if (known := known_as(name)) in stacks}
@@ -91,6 +114,8 @@ class _Unstacked:
             return self._source.tensor(name)
         whole, expert, at = self._places[name]
         tensor, (experts, parts) = self._source.tensor(whole), self._counts[whole]
+        if tensor.numel() == experts:  # scales, one for all of an expert's matrices in it
+            return tensor.reshape(experts, 1, 1)[expert]
         if tensor.dim() == 2 and len(tensor) % experts == 0:
             tensor = tensor.reshape(experts, -1, tensor.shape[1])
         if whole in self._transposed:

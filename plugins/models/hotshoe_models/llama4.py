@@ -60,10 +60,13 @@ NAMES = WeightNames(
 )
 EXPERTS = MoeNames(
     router="feed_forward.router",
+    gate_up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),
+    down="feed_forward.experts.{}.down_proj",
     stacked=Stacked(
         gate_up="feed_forward.experts.gate_up_proj",
         down="feed_forward.experts.down_proj",
         transposed=True,
+        named=True,
     ),
     shared_gate_up=(
         "feed_forward.shared_expert.gate_proj",
@@ -72,12 +75,7 @@ EXPERTS = MoeNames(
     shared_down="feed_forward.shared_expert.down_proj",
 )
 #: Of files that have each expert's matrices, gate and up apart.
-BY_NAME = replace(
-    EXPERTS,
-    stacked=None,
-    gate_up=("feed_forward.experts.{}.gate_proj", "feed_forward.experts.{}.up_proj"),
-    down="feed_forward.experts.{}.down_proj",
-)
+BY_NAME = replace(EXPERTS, stacked=None)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

@@ -54,7 +54,9 @@ ROPE = {
     "factor": 128.0,
     "original_max_position_embeddings": 8192,
 }
-NAMES = MoeNames(stacked=Stacked(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj"))
+NAMES = MoeNames(
+    stacked=Stacked(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj", named=True)
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

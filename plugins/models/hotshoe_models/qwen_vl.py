@@ -51,7 +51,10 @@ QWEN3_VL_MOE_DEFAULTS = {
 }
 EXPERTS = MoeNames(
     stacked=Stacked(
-        gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj", transposed=True
+        gate_up="mlp.experts.gate_up_proj",
+        down="mlp.experts.down_proj",
+        transposed=True,
+        named=True,
     )
 )
 

@@ -27,7 +27,7 @@ class Elements:
 
     Attributes:
         weight: As the checkpoint has it: by "tensor", "channel", "group" or "block".
-        activation: Of x; `input_scale` is stored where it is not dynamic.
+        activation: Of x; `input_scale` is stored where it is not dynamic, and read but for experts.
         scale: The name of the scales, by which values are multiplied.
         exponents: Scales are powers of two, stored as bytes.
     """
@@ -40,8 +40,7 @@ class Elements:
     def storage(self, layer: str, shape: Shape) -> Storage:
         """Return the stored form; kernels see a matrix's one scale as one of each row."""
         check_group(layer, shape[1], self.weight.group_size)
-        alone = EXPERTS in layer and self.weight.format.startswith("fp8")
-        activation = None if alone else self.activation
+        activation = self._of_x(layer)
         if self.weight.granularity != "tensor":
             return Storage(self.weight, activation)
         by_channel = QuantSpec(self.weight.format, "channel", symmetric=self.weight.symmetric)
@@ -56,9 +55,14 @@ class Elements:
         }
         if not self.weight.symmetric:
             specs["weight_zero_point"] = axis.spec(layer, shape, share, ZEROS)
-        if self.activation is not None and not self.activation.dynamic:
+        activation = self._of_x(layer)
+        if activation is not None and not activation.dynamic:
             specs["input_scale"] = Axis(None, None).spec(layer, shape, share, FLOATS)
         return specs
+
+    def _of_x(self, layer: str) -> QuantSpec | None:
+        alone = EXPERTS in layer and self.weight.format.startswith("fp8")
+        return None if alone else self.activation
 
     def _axis(self) -> Axis:
         """Return what a scale covers."""

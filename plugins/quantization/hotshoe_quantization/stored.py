@@ -29,6 +29,8 @@ KV_NAMES = ("k_scale", "v_scale")
 KV_RENAMES = ((r"\.(k|v)_proj\.(k|v)_scale$", r".\2_scale"),)
 #: Scales of the KV cache and of results, which are not needed where the cache does not use them.
 OTHER_SCALES = (r"\.(k|v|kv|q|prob|output)_scale$", r"\.(k|v)_proj\.(k|v)_scale$")
+#: Scales of x of experts, single or of all, where experts take x as it is.
+OTHER_SCALES += (r"\.experts\.(\d+\.)?\w+[._](input|activation)_scale$",)
 
 
 class Scheme(Protocol):

@@ -5,6 +5,7 @@ import torch
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import WeightTable
+from hotshoe.layers.stacks import stacks_of
 from hotshoe.loader.checkpoint import feed
 from hotshoe.loader.sources import Stored, Stream
 
@@ -73,6 +74,22 @@ def test_matrices_below_each_other_and_transposed_ones():
     for i in range(3):
         assert torch.equal(got[f"{i}.up"], up[2 * i : 2 * i + 2])
         assert torch.equal(got[f"{i}.down"], down[2 * i : 2 * i + 2].T)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 1, 1)])
+def test_matrices_of_an_expert_share_one_number(shape):
+    made, got = WeightTable(), {}
+    for name, parts in stacks_of(["e.{}.gate", "e.{}.up", "e.{}.down"], 3).items():
+        made.unstack(name, parts)
+    for i in range(3):
+        for part in ("gate", "up"):
+            name = f"e.{i}.{part}.weight_scale_inv"
+            made.expect(name, (1, 1), lambda tensor, name=name: got.__setitem__(name, tensor))
+    scales = torch.randn(shape)
+    feed(made, made.decoded(Stream([("e.gate_up_proj_scale_inv", scales)])))
+    made.check_complete()
+    wanted = scales.flatten()
+    assert all(float(tensor) == float(wanted[int(name[2])]) for name, tensor in got.items())
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5), (3, 3, 5), (4, 5)])

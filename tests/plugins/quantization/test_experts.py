@@ -56,7 +56,8 @@ Open = Callable[..., LLM]
 
 def save(path: Path, family: str, **values: object) -> Path:
     """Write a plain model of random numbers as transformers does."""
-    config = getattr(transformers, f"{family}Config")(**SIZES, **values)
+    named = next(n for n in (f"{family}TextConfig", f"{family}Config") if hasattr(transformers, n))
+    config = getattr(transformers, named)(**{**SIZES, **values})
     torch.manual_seed(5)
     model = getattr(transformers, f"{family}ForCausalLM")(config).float()
     with torch.no_grad():
@@ -230,3 +231,77 @@ def test_experts_and_activations(name: str, qwen: Path, tmp_path: Path, open_llm
     stored, plain = write(qwen, tmp_path, NEAR[name])
     options = {"dtype": "float32"}
     assert 1e-4 < difference(open_llm(stored, **options), open_llm(plain, **options)) < 1.5
+
+
+def rewritten(plain: Path, root: Path, config: dict, change: Callable[..., None]) -> Path:
+    """Write what `change` makes of each tensor of all experts, and the plain numbers into `plain`.
+
+    Args:
+        change: Called with a name, its tensor, all tensors to store, and all plain ones.
+    """
+    dense = load_file(plain / "model.safetensors")
+    stored = dict(dense)
+    for name in [name for name in dense if name.endswith((".gate_up_proj", ".down_proj"))]:
+        change(name, stored.pop(name), stored, dense)
+    save_file(dense, plain / "model.safetensors", {"format": "pt"})
+    root.mkdir()
+    save_file({n: t.contiguous() for n, t in stored.items()}, root / "model.safetensors")
+    values = json.loads((plain / "config.json").read_text())
+    (root / "config.json").write_text(json.dumps(values | {"quantization_config": config}))
+    return root
+
+
+STACKED = {
+    "tensor": ({"activation_scheme": "static"}, eight_bits(FP8, "tensor")),
+    "block": ({"weight_block_size": [32, 32]}, eight_bits(FP8, "block")),
+}
+
+
+@pytest.mark.parametrize("per", STACKED)
+def test_fp8_of_all_experts_in_one_tensor(per: str, tmp_path: Path, open_llm: Open) -> None:
+    """As Mistral Small 4 has it, and transformers writes it."""
+    more, quantize = STACKED[per]
+
+    def change(name: str, tensor, stored: dict, dense: dict) -> None:
+        made = [quantize(expert) for expert in tensor]
+        stored[name] = torch.stack([parts["weight"] for parts, _ in made])
+        stored[f"{name}_scale_inv"] = torch.stack([parts["weight_scale"] for parts, _ in made])
+        if per == "tensor":
+            stored[f"{name}_activation_scale"] = torch.tensor(0.02)
+        dense[name] = torch.stack([exact for _, exact in made])
+
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    sizes = {"rope_parameters": rope, "num_key_value_heads": 4, "first_k_dense_replace": 0}
+    sizes |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    sizes |= {"v_head_dim": 16, "n_routed_experts": 4, "moe_intermediate_size": 32}
+    plain = save(tmp_path / "plain", "Mistral4", **sizes)
+    kept = ["lm_head", "self_attn", "shared_experts"]
+    config = {"quant_method": "fp8", "modules_to_not_convert": kept, **more}
+    stored = rewritten(plain, tmp_path / "stored", config, change)
+    options = {"dtype": "float32"}
+    assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
+
+
+def test_experts_that_only_quantized_files_name(tmp_path: Path, open_llm: Open) -> None:
+    """Llama 4 has all experts in one tensor, transposed, but in 8 bits each by its name."""
+    quantize = eight_bits(FP8, "channel")
+
+    def change(name: str, tensor, stored: dict, dense: dict) -> None:
+        block, _, part = name.rpartition(".")
+        for i, expert in enumerate(tensor):
+            both = part == "gate_up_proj"
+            sides = ("gate_proj", "up_proj") if both else (part,)
+            for side, matrix in zip(sides, expert.T.chunk(len(sides)), strict=True):
+                parts, exact = quantize(matrix)
+                stored |= {f"{block}.{i}.{side}.{kind}": t for kind, t in parts.items()}
+                matrix.copy_(exact)
+
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1}
+    plain = save(tmp_path / "plain", "Llama4", **sizes, intermediate_size_mlp=96)
+    ignored = ["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*shared_expert"]
+    config = compressed(
+        "float-quantized", weights(8, "float", "channel", None), TOKENF, ignore=ignored
+    )
+    stored = rewritten(plain, tmp_path / "stored", config, change)
+    options = {"dtype": "float32"}
+    assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
