@@ -23,6 +23,8 @@ SCORE = 70
 PACKAGE = "flash_attn_interface"
 DISTRIBUTION, RELEASES = "flash_attn_3", ("3.0",)
 DTYPES = ("bfloat16", "float16")
+#: Of an 8-bit cache.
+EIGHT_BITS = "float8_e4m3fn"
 #: A block that is a multiple of a kernel's tile of keys is copied whole, and the values behind a
 #: request's end are multiplied by zero: what nobody owns may be NaN. Up to a head_dim, the largest
 #: size that is no multiple.
@@ -37,7 +39,10 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     missing = hindrance(DISTRIBUTION, RELEASES)
     largest = next(size for dim, size in MAX_BLOCK_SIZES.items() if spec.head_dim <= dim)
     refusals = {
-        f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
+        f"keys and values of {EIGHT_BITS} are multiplied by queries rounded to that, too, which "
+        f"are of {spec.dtype} here": spec.kv_dtype == EIGHT_BITS,
+        f"keys and values of {spec.kv_dtype} are not read, but of dtype {spec.dtype}": spec.kv_dtype
+        not in (spec.dtype, EIGHT_BITS),
         missing: bool(missing),
         f"FlashAttention 3 has no kernels for {facts.arch}, but for sm_90": facts.arch != "sm_90",
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,

@@ -2,7 +2,8 @@
 
 The wrapper for prompts wants a plan of every step, made on the host in `prepare`. XQA reads block
 tables and lengths on the device, so that a recorded step can repeat it. Steps that are recorded
-with prompts in them, and prompts that see sinks, are left to Triton. Kernels are compiled for a
+with prompts in them, prompts that see sinks, and prompts over 8-bit caches are left to Triton.
+Kernels are compiled for a
 specification when the operation is built, and kept in FlashInfer's cache on disk. Source:
 `flashinfer.xqa.xqa` and `flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper` of
 flashinfer-ai/flashinfer, whose layout `HND` is that of the Triton kernels.
@@ -35,6 +36,8 @@ from hotshoe_triton.packages import hindrance
 SCORE = 30
 PACKAGE = "flashinfer"
 DISTRIBUTION, RELEASES = "flashinfer-python", ("0.7",)
+#: The 8-bit type that XQA reads, and where it multiplies such keys by queries of 8 bits as well.
+EIGHT_BITS, ROUNDING = "float8_e4m3fn", ("sm_90",)
 #: What FlashInfer starts to compile a kernel.
 TOOLS = ("nvcc", "ninja")
 ARCHS = ("sm_90", "sm_100", "sm_120")
@@ -58,7 +61,6 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     missing = ", ".join(tool for tool in TOOLS if shutil.which(tool) is None)
     group = spec.num_heads // spec.num_kv_heads
     refusals = {
-        f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
         absent: bool(absent),
         _none_for("architecture", facts.arch, ARCHS): facts.arch not in ARCHS,
         _none_for("element type", spec.dtype, DTYPES): spec.dtype not in DTYPES,
@@ -69,9 +71,21 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
         f"FlashInfer compiles its kernels by {missing}, which is not on the PATH": bool(missing),
     }
+    refusals |= _cache_refusals(spec, facts)
     paged = attention.supports(spec, facts)
     note = "FlashInfer's XQA for steps that only decode"
     return accept_unless(refusals, SCORE, note) if paged.accepted else paged
+
+
+def _cache_refusals(spec: AttentionSpec, facts: DeviceFacts) -> dict[str, bool]:
+    eight_bits = spec.kv_dtype == EIGHT_BITS
+    return {
+        f"XQA reads keys and values of dtype {spec.dtype} or of {EIGHT_BITS}, not of "
+        f"{spec.kv_dtype}": spec.kv_dtype not in (spec.dtype, EIGHT_BITS),
+        "XQA has one scale for a layer's cache, none for each token": spec.kv_scales == "token",
+        f"on {facts.arch} XQA rounds queries and weights to {spec.kv_dtype} as well": eight_bits
+        and facts.arch in ROUNDING,
+    }
 
 
 def _none_for(what: str, value: object, known: tuple[object, ...]) -> str:
@@ -147,11 +161,11 @@ class Attention(attention.Attention):
         super().__init__(spec, facts)
         self._xqa = importlib.import_module(f"{PACKAGE}.xqa").xqa
         self._page = (spec.num_kv_heads, spec.block_size, spec.head_dim)
+        # The kernel divides by the root of head_dim itself.
+        self._q_scale = spec.scale * spec.head_dim**0.5
         self._options = {
             "num_kv_heads": spec.num_kv_heads,
             "page_size": spec.block_size,
-            # The kernel divides by the root of head_dim itself.
-            "q_scale": spec.scale * spec.head_dim**0.5,
             "sliding_win_size": spec.window or 0,
             "kv_layout": "HND",
             "sm_count": facts.compute_units,
@@ -164,17 +178,21 @@ class Attention(attention.Attention):
         counters = torch.zeros(SEMAPHORES, dtype=torch.int32, device=facts.device)
         self._semaphores = counters.view(torch.uint32)
         self._scratch = torch.empty(scratch, dtype=torch.uint8, device=facts.device)
-        self._plans = None if spec.sinks else Plans(spec, facts)
+        self._pages_dtype: torch.dtype = getattr(torch, spec.kv_dtype)
+        plain = spec.kv_dtype == spec.dtype and not spec.sinks
+        self._plans = Plans(spec, facts) if plain else None
         self._run_once(spec, facts)
 
     def _run_once(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         """Compile and load the kernels, or fail while there is another candidate to take."""
         dtype, device = getattr(torch, spec.dtype), facts.device
         q = torch.zeros((1, spec.num_heads, spec.head_dim), dtype=dtype, device=device)
-        pages = torch.zeros((2, 1, *self._page), dtype=dtype, device=device)
+        pages = torch.zeros((2, 1, *self._page), device=device).to(self._pages_dtype)
         table = torch.zeros((1, 1), dtype=torch.int32, device=device)
         sinks = torch.zeros(spec.num_heads, device=device) if spec.sinks else None
+        self.kv_scales = torch.ones(2, device=device)  # until the layer has some
         self._one_query_each(q, pages, table, table[0] + 1, sinks)
+        self.kv_scales = None
         if self._plans is not None:
             self._plans([1], [1], table).run(q, (pages[0], pages[1]))
 
@@ -190,7 +208,7 @@ class Attention(attention.Attention):
 
     def _bind(self, cache: Tensor) -> None:
         super()._bind(cache)
-        self._pages = cache.view(2, -1, *self._page)
+        self._pages = cache.view(self._pages_dtype).view(2, -1, *self._page)
 
     def __call__(
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
@@ -220,6 +238,20 @@ class Attention(attention.Attention):
             self._scratch,
             self._semaphores,
             sinks=None if sinks is None else sinks.view(self._page[0], -1),
+            **self._scales(),
             **self._options,
         )
         return out.flatten(1)
+
+    def _scales(self) -> dict[str, float | Tensor]:
+        """Return what the kernel scales queries by, and both keys and values by: those of values.
+
+        They are read on the device, where new ones may be loaded.
+        """
+        if self._spec.kv_scales != "tensor":
+            return {"q_scale": self._q_scale}
+        assert self.kv_scales is not None, "the layer sets kv_scales before the first call"
+        of_keys, of_values = self.kv_scales[:1], self.kv_scales[1:]
+        zero = torch.zeros_like(of_keys)
+        by = torch.addcdiv(zero, of_keys, of_values, value=self._q_scale)
+        return {"q_scale": by, "kv_scale": of_values}

@@ -24,6 +24,7 @@ from hotshoe_triton.attention import Attention as Paged
 
 SPEC = AttentionSpec(8, 2, 64, "bfloat16", "bfloat16", 16, 0.17)
 H200 = DeviceFacts("cuda", "cpu", "NVIDIA H200", "sm_90", 1 << 37, 132)
+B200 = DeviceFacts("cuda", "cpu", "NVIDIA B200", "sm_100", 1 << 37, 148)
 
 
 class Xqa:
@@ -45,8 +46,8 @@ class Xqa:
         num_kv_heads: int,
         page_size: int,
         sinks: Tensor | None = None,
-        q_scale: float = 1.0,
-        kv_scale: float = 1.0,
+        q_scale: float | Tensor = 1.0,
+        kv_scale: float | Tensor = 1.0,
         sliding_win_size: int = 0,
         kv_layout: str = "NHD",
         sm_count: int | None = None,
@@ -61,15 +62,20 @@ class Xqa:
         assert seq_lens.dtype == semaphores.dtype == torch.uint32 and seq_lens.shape == (batch, 1)
         assert workspace_buffer.dtype == torch.uint8 and not semaphores.any()
         assert semaphores.numel() >= batch * num_kv_heads
+        for scale in (q_scale, kv_scale):  # a tensor's address is taken for that of a float
+            assert isinstance(scale, float) or (scale.dtype, scale.shape) == (torch.float32, (1,))
+        assert k_cache.dtype == v_cache.dtype and k_cache.dtype in (q.dtype, torch.float8_e4m3fn)
         assert kv_layout == "HND" and k_cache.shape[1:] == (num_kv_heads, page_size, dim)
         group = heads // num_kv_heads
         for row, length in enumerate(seq_lens[:, 0].tolist()):
             own = page_table[row, : -(-length // page_size)].long()
             first = max(length - sliding_win_size, 0) if sliding_win_size else 0
             k, v = (
-                cache[own].transpose(0, 1).flatten(1, 2)[:, first:length].float()
+                cache.float()[own].transpose(0, 1).flatten(1, 2)[:, first:length]
                 for cache in (k_cache, v_cache)
             )
+            if k_cache.dtype != q.dtype:  # one scale for both
+                k, v = k * kv_scale, v * kv_scale
             k, v = (x.repeat_interleave(group, 0) for x in (k, v))
             scores = torch.einsum("hd,hkd->hk", q[row, 0].float(), k) * q_scale / dim**0.5
             if sinks is not None:
@@ -188,6 +194,33 @@ def test_it_computes_what_the_reference_does(xqa, changes, lengths) -> None:
     )
 
 
+@pytest.mark.parametrize("scales", ["tensor", "none"])
+def test_an_8_bit_cache_with_scales_of_the_checkpoint(xqa, scales: str, monkeypatch) -> None:
+    """Scales of keys and of values differ, and come when the operation is built; prompts go on."""
+    spec = replace(SPEC, kv_dtype="float8_e4m3fn", kv_scales=scales, sinks=True, window=20)
+    assert flashinfer.supports(spec, B200).accepted
+    operation, length = flashinfer.Attention(spec, B200), 37
+    cache = torch.full((2, 5, 16 * 2 * 64), float("nan")).to(torch.float8_e4m3fn)
+    paged = PagedKV(cache.view(torch.uint8), operation.layout, 16, 2, 64)
+    table, at = torch.tensor([[4, 0, 2, 7]], dtype=torch.int32), torch.arange(length)
+    k, v = (torch.randn(length, 2, 64).to(torch.float8_e4m3fn) for _ in "kv")
+    slots = table[0][at // 16] * 16 + at % 16
+    paged.write(k.view(torch.uint8), v.view(torch.uint8), slots)
+    q, sinks = torch.randn(1, 8, 64).bfloat16(), torch.randn(8)
+    for pair in ((0.05, 1.5), (2.0, 0.3)) if scales == "tensor" else ((1.0, 1.0),):
+        if scales == "tensor":
+            operation.kv_scales = torch.tensor(pair)
+        found = operation(q, cache.view(torch.uint8), _decoding([length], table), sinks)
+        plain = (x.float() * scale for x, scale in zip((k, v), pair, strict=True))
+        expected = attend(spec, q.float(), *plain, sinks).flatten(1)
+        torch.testing.assert_close(found.float(), expected.float(), rtol=2e-2, atol=2e-2)
+    monkeypatch.setattr(Paged, "__call__", lambda self, *step: "Triton's")
+    starts = torch.tensor([0, 5], dtype=torch.int32)
+    shape = StepShape(1, starts, starts[1:], 5, 5, ([5], [5]))
+    prepared = operation.prepare(shape, CacheView(table, at[:5].int()))
+    assert operation(q.repeat(5, 1, 1), cache.view(torch.uint8), prepared, sinks) == "Triton's"
+
+
 @pytest.mark.parametrize("changes", [{}, {"window": 9}, {"head_dim": 128}], ids=str)
 def test_prompts_run_as_they_were_planned(xqa, changes) -> None:
     spec, counts, lengths = replace(SPEC, **changes), [5, 1, 70], [20, 33, 70]
@@ -285,7 +318,22 @@ def test_other_releases_are_refused(library) -> None:
     [
         (SPEC, replace(H200, arch="sm_80"), "no kernel for architecture sm_80, but for sm_90, "),
         (replace(SPEC, dtype="float32", kv_dtype="float32"), H200, "element type float32"),
-        (replace(SPEC, kv_dtype="fp8_e4m3"), H200, "differs from dtype"),
+        (replace(SPEC, kv_dtype="float8_e5m2"), B200, "float8_e4m3fn, not of float8_e5m2"),
+        (
+            replace(SPEC, kv_dtype="int8", kv_scales="token"),
+            B200,
+            "dtype bfloat16 or of float8_e4m3fn, not of int8",
+        ),
+        (
+            replace(SPEC, kv_dtype="float8_e4m3fn", kv_scales="token"),
+            B200,
+            "one scale for a layer's cache, none for each token",
+        ),
+        (
+            replace(SPEC, kv_dtype="float8_e4m3fn", kv_scales="tensor"),
+            H200,
+            "on sm_90 XQA rounds queries and weights to float8_e4m3fn as well",
+        ),
         (replace(SPEC, head_dim=96), H200, "head_dim 96, but for 64, 128, 256"),
         (replace(SPEC, block_size=256), H200, "block_size 256"),
         (replace(SPEC, num_heads=96), H200, "more than 32 heads share a KV head (48)"),
