@@ -55,7 +55,7 @@ class Packed(PackedInputs):
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return packed weight, scales and zero points, and the columns' groups."""
-        per_word = 32 // self.bits
+        per_word = self.per_word
         group = self.weight.group_size
         specs = {
             "weight_packed": Axis(1, per_word).spec(layer, shape, share, WORDS),
@@ -168,7 +168,7 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
         weight.format, weight.granularity, weight.group_size,
         symmetric=weight.symmetric, permuted=permuted,
     )  # fmt: skip
-    return targets, Packed(kept, permuted)
+    return targets, Packed(kept, int(kept.format.removeprefix("int")), permuted)
 
 
 def _rounds(group: Values, size: int) -> bool:

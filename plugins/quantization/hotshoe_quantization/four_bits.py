@@ -1,4 +1,4 @@
-"""Checkpoints of AWQ and GPTQ: integers packed into words, inputs before outputs.
+"""Checkpoints of AWQ and GPTQ: integers packed into words, inputs before outputs; pairs in bytes.
 
 Sources: Lin et al. 2023, arXiv:2306.00978, and the packing of AutoAWQ's version "gemm"; Frantar et
 al. 2022, arXiv:2210.17323, and the files of AutoGPTQ and GPTQModel.
@@ -16,6 +16,7 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
+from hotshoe_quantization.fp4 import PAIRS
 from hotshoe_quantization.stored import (
     WORDS,
     Axis,
@@ -31,8 +32,10 @@ from hotshoe_quantization.stored import (
     whole_inputs,
 )
 from hotshoe_quantization.unpack import in_order, signed, unpack
-from hotshoe_quantization.values import Values, holds
+from hotshoe_quantization.values import Values, holds, matches_regex
 
+#: Bits of GPTQ's integers.
+BITS = (2, 3, 4, 8)
 #: Where the i-th of eight neighboring outputs lies in an AWQ word.
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
@@ -77,7 +80,7 @@ class Gptq(PackedInputs):
     """`qweight` [inputs / n, outputs], `qzeros` [groups, outputs / n], `scales`, `g_idx`.
 
     Attributes:
-        weight: Integers of four or eight bits.
+        weight: Integers of four or eight bits; of two or three they are some of those of four.
         offset: Added to stored zero points: 1 in the first version of the format.
     """
 
@@ -85,7 +88,7 @@ class Gptq(PackedInputs):
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return the tensors; the columns' groups only where they are out of order."""
-        per_word, group = 32 // self.bits, self.weight.group_size
+        per_word, group = self.per_word, self.weight.group_size
         specs = {
             "qweight": Axis(1, per_word, transposed=True).spec(layer, shape, share, WORDS),
             "qzeros": Axis(per_word, group, transposed=True).spec(layer, shape, share, WORDS),
@@ -98,31 +101,61 @@ class Gptq(PackedInputs):
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Unpack, and put outputs first."""
-        bits, per_word = self.bits, 32 // self.bits
         made = {name: tensors[name] for name in tensors if name == "bias"}
-        made["weight"] = [
-            signed(unpack(words.T, bits, per_word * len(words)), bits)
-            for words in tensors["qweight"]
-        ]
         scales = finite(layer, "scales", tensors["scales"])
         made["weight_scale"] = [scale.T for scale in scales]
-        half = 1 << (bits - 1)
-        zeros = [
-            unpack(words, bits, scale.shape[1]).T.to(torch.int16) + (self.offset - half)
-            for words, scale in zip(tensors["qzeros"], scales, strict=True)
-        ]
+        weights, zeros = [], []
+        for words, stored, scale in zip(tensors["qweight"], tensors["qzeros"], scales, strict=True):
+            bits = 32 * stored.shape[1] // scale.shape[1]  # of this one of stacked matrices
+            half = 1 << (bits - 1)
+            weights.append(signed(unpack(words.T, bits, len(words) * 32 // bits), bits))
+            zero = unpack(stored, bits, scale.shape[1]).T.to(torch.int16)
+            zeros.append(zero + (self.offset - half))
+        made["weight"] = weights
         if not self.weight.symmetric:
             made["weight_zero_point"] = zeros
         elif any(bool(zero.any()) for zero in zeros):
             raise CheckpointError(
                 f"{layer}.qzeros, or those of a matrix stacked with it, are not the middle of "
-                f"{bits} bits, though quantization_config says sym (checkpoint_format "
+                "their bits, though quantization_config says sym (checkpoint_format "
                 f"{'gptq' if self.offset else 'gptq_v2'}); correct config.json"
             )
         if self.weight.permuted:
             assert self.weight.group_size is not None
             made |= ordered(layer, made["weight"], tensors["g_idx"], self.weight.group_size)
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class Nibbles:
+    """Two integers in a byte, in two's complement and the even column low; scales by group.
+
+    Attributes:
+        size: Of a group.
+        scale: The name of the scales.
+    """
+
+    size: int
+    scale: str
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return integers of four bits."""
+        check_group(layer, shape[1], self.size)
+        return Storage(QuantSpec("int4", "group", self.size))
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return bytes and scales."""
+        return {
+            "weight": Axis(1, 2).spec(layer, shape, share, PAIRS),
+            self.scale: Axis(1, self.size).spec(layer, shape, share, FLOATS),
+        }
+
+    def canonical(self, layer: str, tensors: Pieces) -> Pieces:
+        """Unpack."""
+        made = {name: tensors[name] for name in tensors if name == "bias"}
+        codes = [unpack(part, 4, 2 * part.shape[1]) for part in tensors["weight"]]
+        made["weight"] = [signed(part ^ 8, 4) for part in codes]
+        return made | {"weight_scale": finite(layer, self.scale, tensors[self.scale])}
 
 
 def read_awq(config: Mapping[str, Any]) -> StoredFormat:
@@ -132,11 +165,9 @@ def read_awq(config: Mapping[str, Any]) -> StoredFormat:
         CheckpointError: It is malformed, or means a form that is not read.
     """
     values = Values(config)
-    values.one_of((4,), "bits", "w_bit")
     values.one_of(("gemm",), "version", default="gemm")
     values.one_of((True,), "zero_point", default=True)
-    size = values.size("group_size", "q_group_size")
-    scheme = Awq(_integers(4, size, symmetric=False))
+    scheme = awq(values)
     kept = ("lm_head", *values.names("modules_to_not_convert"))
     return StoredFormat(lambda layer: None if holds(kept, layer) else scheme)
 
@@ -148,23 +179,39 @@ def read_gptq(config: Mapping[str, Any]) -> StoredFormat:
         CheckpointError: It is malformed, or means a form that is not read.
     """
     values = Values(config)
-    bits = values.one_of((4, 8), "bits")
-    if values.get("dynamic"):
-        values.refuse("dynamic", "is not read: layers must be quantized alike")
-    names = ("gptq", "gptq_v2")
-    version = values.one_of(names, "checkpoint_format", default="gptq")
-    weight = _integers(bits, values.size("group_size"), values.flag("sym", default=True))
-    if values.flag("desc_act", default=False) and weight.group_size is not None:
-        weight = replace(weight, permuted=True)
-    scheme = Gptq(weight, int(version == "gptq"))
+    version = values.one_of(("gptq", "gptq_v2"), "checkpoint_format", default="gptq")
+    offset = int(version == "gptq")
+    scheme = gptq(values, offset)
     kept = () if values.flag("lm_head", default=False) else ("lm_head",)
     kept += values.names("modules_to_not_convert")
-    unused = () if weight.permuted else (r"\.g_idx$",)
+    others = {
+        name: None if name.startswith("-:") else gptq(own.over(values), offset)
+        for name, own in values.objects("dynamic").items()
+    }
 
     def choose(layer: str) -> Scheme | None:
+        for name, other in others.items():
+            pattern = name.removeprefix("-:").removeprefix("+:")
+            if matches_regex((f"re:{pattern}",), layer, "quantization_config.dynamic"):
+                return other
         return None if holds(kept, layer) else scheme
 
-    return StoredFormat(choose, unused)
+    return StoredFormat(choose, (r"\.g_idx$",))
+
+
+def awq(values: Values) -> Awq:
+    """Return how layers are stored whose group_size this is."""
+    values.one_of((4,), "bits", "w_bit")
+    return Awq(_integers(4, values.size("group_size", "q_group_size"), symmetric=False))
+
+
+def gptq(values: Values, offset: int) -> Gptq:
+    """Return how layers are stored whose bits, group_size and sym these are."""
+    bits = values.one_of(BITS, "bits")
+    weight = _integers(max(bits, 4), values.size("group_size"), values.flag("sym", default=True))
+    if values.flag("desc_act", default=False) and weight.group_size is not None:
+        weight = replace(weight, permuted=True)
+    return Gptq(weight, bits, offset)
 
 
 def _integers(bits: int, group_size: int | None, symmetric: bool) -> QuantSpec:

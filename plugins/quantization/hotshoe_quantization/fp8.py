@@ -14,6 +14,7 @@ from typing import Any
 from hotshoe.errors import CheckpointError
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import MXFP8, Elements
+from hotshoe_quantization.four_bits import Nibbles
 from hotshoe_quantization.fp4 import MXFP4, NVFP4
 from hotshoe_quantization.stored import EXPERTS, Scheme, StoredFormat, has_kv_scales
 from hotshoe_quantization.values import Values, holds, matches_pattern
@@ -29,12 +30,17 @@ ALGORITHMS: dict[str, Scheme] = {
     "fp8": Elements(QuantSpec(FORMAT, "tensor"), STATIC),
     "fp8_per_channel_per_token": Elements(QuantSpec(FORMAT, "channel"), TOKEN),
     "nvfp4": NVFP4,
+    "w4a16_nvfp4": replace(NVFP4, x_whole="", rounds=False),
+    "w4a8_nvfp4_fp8": replace(NVFP4, x_whole="", rounds=False),
+    "mxfp4": replace(MXFP4, rounds=True),
+    "w4a8_mxfp4_fp8": MXFP4,
     "mxfp8": MXFP8,
+    "w8a16": Elements(QuantSpec("int8", "channel")),
     "fp8_pb_wo": Elements(QuantSpec(FORMAT, "block", block_shape=(128, 128))),
 }
 #: Sizes of groups of those that have some, and those with a scale of x that nothing here needs.
-SIZES = {"nvfp4": 16, "mxfp8": 32}
-X_STAYS = ("nvfp4", MIXED)
+SIZES = {n: 32 if "mxfp" in n else 16 for n in ALGORITHMS if "mxfp" in n or "nvfp" in n}
+X_STAYS = (*SIZES, MIXED)
 
 
 def read(config: Mapping[str, Any]) -> StoredFormat:
@@ -76,6 +82,45 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         return of_experts if EXPERTS in layer else scheme
 
     return StoredFormat(choose, renames=RENAMES if block is None else ())
+
+
+def read_fbgemm(config: Mapping[str, Any]) -> StoredFormat:
+    """Read a `quantization_config` of method fbgemm_fp8.
+
+    The largest number of x that its writers computed with (`activation_scale_ub`) cuts none here.
+
+    Raises:
+        CheckpointError: It is malformed.
+    """
+    kept = ("lm_head", *Values(config).names("modules_to_not_convert"))
+    scheme = Elements(QuantSpec(FORMAT, "channel"), TOKEN)
+    return StoredFormat(
+        lambda layer: None if holds(kept, layer) else scheme, (r"\.input_scale_ub$",)
+    )
+
+
+def read_w4afp8(config: Mapping[str, Any]) -> StoredFormat:
+    """Read a `quantization_config` of method w4afp8: experts of four bits, else 8-bit floats.
+
+    Raises:
+        CheckpointError: It is malformed.
+    """
+    values = Values(config)
+    kept = ("lm_head", *values.names("modules_to_not_convert", "ignored_layers"))
+    groups = QuantSpec(FORMAT, "group", 128, dynamic=True)
+    weight = QuantSpec(FORMAT, "block", block_shape=(128, 128))
+    scheme = Elements(weight, groups, "weight_scale_inv")
+    size = 128 if values.get("group_size") is None else values.size("group_size")
+    if size is None:
+        values.refuse("group_size", "must be that of a group, not -1")
+    experts = Nibbles(size, "weight_scale_inv")
+
+    def choose(layer: str) -> Scheme | None:
+        if holds(kept, layer):
+            return None
+        return experts if EXPERTS in layer else scheme
+
+    return StoredFormat(choose, (r"\.input_scale$",))
 
 
 def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:

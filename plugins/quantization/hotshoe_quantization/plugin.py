@@ -21,8 +21,10 @@ METHODS = {
 }
 
 FORMATS = {
+    "auto-round": "hotshoe_quantization.auto_round:read",
     "awq": "hotshoe_quantization.four_bits:read_awq",
     "compressed-tensors": "hotshoe_quantization.compressed:read",
+    "fbgemm_fp8": "hotshoe_quantization.fp8:read_fbgemm",
     "fp8": "hotshoe_quantization.fp8:read",
     "gptq": "hotshoe_quantization.four_bits:read_gptq",
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
@@ -30,6 +32,7 @@ FORMATS = {
     "mxfp4": "hotshoe_quantization.mxfp4:read",
     "quark": "hotshoe_quantization.quark:read",
     "torchao": "hotshoe_quantization.torchao:read",
+    "w4afp8": "hotshoe_quantization.fp8:read_w4afp8",
 }
 
 

@@ -47,9 +47,9 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         values.refuse("layer_type_quant_config", "is not read; name layers in layer_quant_config")
     _check_algorithms(values)
     exclude = values.names("exclude")
-    layers = _objects(values, "layer_quant_config")
+    layers = values.objects("layer_quant_config")
     caches = _caches(layers, export.names("kv_cache_group"))
-    caches |= _objects(values, "kv_cache_quant_config")
+    caches |= values.objects("kv_cache_quant_config")
     whole = Values(values.get("global_quant_config"), f"{WHERE}.global_quant_config")
     default = _scheme(whole, False)
     schemes = {name: _scheme(layer, name in caches) for name, layer in layers.items()}
@@ -68,14 +68,6 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
     kv_scales = bool(caches) and all(_has_scale(cache) for cache in caches.values())
     unused = (*UNUSED, r"\.input_scale$") if _stays(default, schemes) else UNUSED
     return StoredFormat(choose, unused, RENAMES if kv_scales else (), kv_scales)
-
-
-def _objects(values: Values, name: str) -> dict[str, Values]:
-    """Return the objects of an object, by name."""
-    found = values.get(name, default={})
-    if not isinstance(found, Mapping):
-        values.refuse(name, f"must be an object, not {found!r}")
-    return {str(key): Values(value, f"{WHERE}.{name}.{key}") for key, value in found.items()}
 
 
 def _check_algorithms(values: Values) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -154,13 +155,13 @@ class Axis:
 
     Attributes:
         outputs: Outputs of the matrix, such as 8 of a word that packs 8, or 128 of a block's scale;
-            None for all.
+            None for all. Three words of 32 numbers of three bits have 32 / 3 each.
         inputs: The same of its inputs.
         transposed: Inputs come before outputs.
     """
 
-    outputs: int | None = 1
-    inputs: int | None = 1
+    outputs: int | Fraction | None = 1
+    inputs: int | Fraction | None = 1
     transposed: bool = False
 
     def spec(
@@ -183,7 +184,7 @@ class Axis:
         return TensorSpec(whole[::-1] if self.transposed else whole, tuple(pieces), dtypes, padding)
 
 
-def _range(layer: str, part: slice, unit: int | None, size: int) -> slice:
+def _range(layer: str, part: slice, unit: int | Fraction | None, size: int) -> slice:
     """Return which elements cover a part of an axis."""
     if unit is None:
         return slice(0, 1)
@@ -192,7 +193,7 @@ def _range(layer: str, part: slice, unit: int | None, size: int) -> slice:
     return slice(part.start // unit, _count(unit, part.stop))
 
 
-def _count(unit: int | None, size: int) -> int:
+def _count(unit: int | Fraction | None, size: int) -> int:
     """Return how many elements cover a whole axis."""
     return 1 if unit is None else -(-size // unit)
 
@@ -204,7 +205,7 @@ def _undivided(layer: str) -> CheckpointError:
     )
 
 
-def check_words(layer: str, size: int, per_word: int) -> None:
+def check_words(layer: str, size: int, per_word: int | Fraction) -> None:
     """Refuse a size that does not fill 32-bit words.
 
     Raises:
@@ -304,19 +305,22 @@ class PackedInputs:
 
     Attributes:
         weight: Integers of four or eight bits, by "channel" or "group".
+        bits: That a number takes in a word.
     """
 
     weight: QuantSpec
+    bits: int
 
     @property
-    def bits(self) -> int:
-        """Bits of each number."""
-        return int(self.weight.format.removeprefix("int"))
+    def per_word(self) -> int | Fraction:
+        """Numbers of a word; of three bits 32 fill three words."""
+        share = Fraction(32, self.bits)
+        return share.numerator if share.denominator == 1 else share
 
     def storage(self, layer: str, shape: Shape) -> Storage:
         """Return the integers' form."""
         check_group(layer, shape[1], self.weight.group_size)
-        check_words(layer, shape[1], 32 // self.bits)
+        check_words(layer, shape[1], self.per_word)
         return Storage(self.weight)
 
 

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.loader.sources import TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
+from hotshoe_quantization.fp4 import PAIRS
 from hotshoe_quantization.stored import (
     Axis,
     Pieces,
@@ -41,8 +40,7 @@ DEFAULT = "_default"
 FLOAT = "float8_e4m3fn"
 TOKEN8 = QuantSpec("int8", "token", dynamic=True)
 TOKENF = QuantSpec("fp8_e4m3", "token", dynamic=True)
-#: Bytes of two integers each, and how many share a scale.
-PAIRS = frozenset({torch.int8, torch.uint8})
+#: How many integers of four bits share a scale.
 GROUPS = (32, 64, 128, 256)
 SYMMETRIC = ("symmetric", "symmetric_no_clipping_err")
 

@@ -1,4 +1,4 @@
-"""Integers of four or eight bits out of 32-bit words, and other forms of single tensors."""
+"""Integers of two to eight bits out of 32-bit words, and other forms of single tensors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
     """Return the first `count` unsigned integers of each row, the lowest bits of a word first.
 
     Args:
-        words: [rows, n] int32, or bytes.
-        bits: 4 or 8.
+        words: [rows, n] int32, or bytes; with 3 bits a multiple of three, since numbers go on in
+            the next word.
+        bits: 2, 3, 4 or 8.
 
     Returns:
         [rows, count] uint8.
     """
     octets = words.contiguous().view(torch.uint8)
-    if bits == 4:
-        octets = torch.stack((octets & 15, octets >> 4), dim=-1).flatten(-2)
+    if bits == 3:
+        low, middle, high = octets.unflatten(-1, (-1, 3)).int().unbind(-1)
+        run = low | middle << 8 | high << 16
+        octets = torch.stack([(run >> 3 * i & 7).byte() for i in range(8)], dim=-1).flatten(-2)
+    elif bits < 8:
+        shifts = range(0, 8, bits)
+        parts = [octets >> shift & ((1 << bits) - 1) for shift in shifts]
+        octets = torch.stack(parts, dim=-1).flatten(-2)
     return octets[..., :count]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
@@ -64,6 +64,18 @@ class Values:
             self.refuse(keys[0], "must be a list of names")
         return tuple(value)
 
+    def objects(self, name: str) -> dict[str, Values]:
+        """Return the objects of an object, by name."""
+        found = self.get(name, default={})
+        if not isinstance(found, Mapping):
+            self.refuse(name, f"must be an object, not {found!r}")
+        where = f"{self.where}.{name}"
+        return {str(k): Values(v, f"{where}.{k}", self._file) for k, v in found.items()}
+
+    def over(self, other: Values) -> Values:
+        """Return these values, and those of another where there are none."""
+        return Values({**other._values, **self._values}, self.where, self._file)
+
     def refuse(self, name: str, why: str) -> NoReturn:
         """Say what is wrong with a value."""
         raise CheckpointError(f"{self._file}{self.where}.{name} {why}")
@@ -92,11 +104,22 @@ def matches_regex(names: Iterable[str], layer: str, where: str) -> bool:
     """
     for name in names:
         pattern = name.removeprefix("re:")
-        try:
-            if name == layer or (pattern != name and re.match(pattern, layer)):
-                return True
-        except re.error as error:
-            raise CheckpointError(
-                f"config.json: {where} holds the malformed regular expression {pattern!r}: {error}"
-            ) from None
+        if name == layer or (pattern != name and searches(pattern, layer, where, re.match)):
+            return True
     return False
+
+
+def searches(
+    pattern: str, layer: str, where: str, how: Callable[[str, str], object] = re.search
+) -> bool:
+    """Tell whether a regular expression means some part of a layer's name, or its beginning.
+
+    Raises:
+        CheckpointError: It is malformed.
+    """
+    try:
+        return how(pattern, layer) is not None
+    except re.error as error:
+        raise CheckpointError(
+            f"config.json: {where} holds the malformed regular expression {pattern!r}: {error}"
+        ) from None

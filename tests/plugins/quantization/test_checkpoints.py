@@ -82,6 +82,12 @@ def torchao(kind: str, shared: dict, **data: object) -> dict:
     return values | {"modules_to_not_convert": None, "include_input_output_embeddings": False}
 
 
+def auto_round(packing: str, **more: object) -> dict:
+    values = {"quant_method": "auto-round", "packing_format": f"auto_round:{packing}", "bits": 4}
+    values |= {"group_size": 32, "sym": True, "data_type": "int", "iters": 200, "seqlen": 2048}
+    return values | {"autoround_version": "0.9.0", "block_name_to_quantize": "model.layers"} | more
+
+
 PER_ROW = {"_type": "PerRow", "_version": 1, "_data": {"dim": -1}}
 PER_GROUP = {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 32}}
 MX = {"group_size": 32, "scale_format": "e8m0", "ch_axis": -1, "symmetric": None}
@@ -100,6 +106,28 @@ EXACT = {
     "gptq-8": Written(gptq_config(8, 16, False), {"": gptq(8, 16, False)}),
     "gptq-act-order": Written(
         gptq_config(4, 16, True, True), {"": gptq(4, 16, True, act_order=True)}
+    ),
+    "gptq-dynamic": Written(  # q, k and v have two, three and four bits
+        gptq_config(
+            *(4, 32, True),
+            dynamic={
+                r"+:.*\.q_proj": {"bits": 2},
+                r"+:.*\.k_proj": {"bits": 3},
+                r".*layers\.[01]\.mlp\.(gate|up)": {"bits": 3, "group_size": -1, "sym": False},
+                r".*layers\.2\.mlp\.(gate|up)": {"bits": 8, "desc_act": True},
+                r"-:.*layers\.1\.mlp\.down": {},
+            },
+        ),
+        {
+            "q_proj": gptq(2, 32, True),
+            "k_proj": gptq(3, 32, True),
+            "layers.2.mlp.gate": gptq(8, 32, True, act_order=True),
+            "layers.2.mlp.up": gptq(8, 32, True, act_order=True),
+            "mlp.gate": gptq(3, -1, False),
+            "mlp.up": gptq(3, -1, False),
+            "": gptq(4, 32, True),
+        },
+        ("lm_head", "layers.1.mlp.down"),
     ),
     "gptq-v2": Written(
         gptq_config(4, 32, False, checkpoint_format="gptq_v2"), {"": gptq(4, 32, False, 2)}
@@ -133,6 +161,26 @@ EXACT = {
     "modelopt-nvfp4-x": Written(  # whose x no kernel of this platform multiplies in four bits
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
         {"": fp4(16, "modelopt", 0.002)},
+    ),
+    "modelopt-others": Written(
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {
+                "model.layers.0.mlp": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+                "model.layers.1.mlp": {"quant_algo": "W4A8_NVFP4_FP8", "group_size": 16},
+                "model.layers.2.mlp": {"quant_algo": "mxfp4"},
+                "model.layers.*.self_attn.o_proj": {"quant_algo": "W4A8_MXFP4_FP8"},
+                "model.layers.*.self_attn.[qkv]_proj": {"quant_algo": "W8A16"},
+            },
+        },
+        {
+            "layers.0.mlp": fp4(16, "modelopt"),
+            "layers.1.mlp": fp4(16, "modelopt", 0.1),
+            "layers.2.mlp": fp4(32, "quark"),
+            "o_proj": fp4(32, "quark"),
+            "self_attn": eight_bits(INT8, "channel", scale_shape=(-1,)),
+        },
     ),
     "modelopt-mxfp8": Written(
         {"quant_method": "modelopt", "quant_algo": "MXFP8", "ignore": ["lm_head"]}, {"": mxfp8}
@@ -238,6 +286,39 @@ EXACT = {
         ),
         {"": flattened(signed_integers(4, 32, False), INT8)},
     ),
+    "auto-round": Written(
+        auto_round(
+            "auto_gptq",
+            block_name_to_quantize="model.layers.0,model.layers.1",
+            extra_config={
+                "model.layers.0.mlp.down_proj": {"bits": 16, "act_bits": 16},
+                r".*self_attn\.[qkv].*": {"bits": 8},
+                "lm_head": {"bits": 4},
+            },
+        ),
+        {"q_proj": gptq(8, 32, True), "k_proj": gptq(8, 32, True), "v_proj": gptq(8, 32, True)}
+        | {"": gptq(4, 32, True)},
+        ("layers.0.mlp.down_proj", "layers.2"),
+    ),
+    "auto-round-asymmetric": Written(
+        auto_round("gptqmodel", bits=2, sym=False, block_name_to_quantize=None),
+        {"": gptq(2, 32, False, 2)},
+    ),
+    "auto-round-awq": Written(auto_round("auto_awq"), {"": awq(32)}),
+    "auto-round-floats": Written(
+        auto_round(
+            "llm_compressor",
+            data_type="nv_fp",
+            group_size=16,
+            act_bits=4,
+            act_data_type="nv_fp4_with_static_gs",
+            extra_config={
+                r".*layers\.1\..*": {"data_type": "mx_fp", "group_size": 32},
+                r".*layers\.2\.mlp.*": {"data_type": "mx_fp", "group_size": 32, "bits": 8},
+            },
+        ),
+        {"layers.1": fp4(32, "mxfp4"), "layers.2.mlp": mxfp8, "": fp4(16, "nvfp4", 0.1)},
+    ),
     "mixed": Written(
         compressed(
             "pack-quantized",
@@ -296,6 +377,12 @@ NEAR = {
     ),
 }
 NEAR |= {
+    "fbgemm-fp8": Written(
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
+        | {"modules_to_not_convert": ["model.layers.1", "lm_head"]},
+        {"": eight_bits(FP8, "channel")},
+        ("layers.1", "lm_head"),
+    ),
     "quark-fp8-static": Written(
         quark(quark_spec("fp8_e4m3", "per_tensor"), quark_spec("fp8_e4m3", "per_tensor")),
         {"": eight_bits(FP8, "tensor", 0.02, scale_shape=())},

@@ -44,7 +44,11 @@ def test_a_checkpoint_answers_as_the_plain_one(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("config", "options", "words"),
     [
-        ({"quant_method": "exl9"}, (), "unknown weight format 'exl9'.*choices: awq, bitsandbytes"),
+        (
+            {"quant_method": "exl9"},
+            (),
+            "unknown weight format 'exl9'.*choices: auto-round, awq, bitsandbytes",
+        ),
         ({"bits": 4}, (), "quantization_config must be an object with a quant_method"),
         ("awq", (), "quantization_config must be an object"),
         ({"quant_method": "bitsandbytes"}, (), "load_in_4bit and load_in_8bit must be"),

@@ -6,10 +6,11 @@ from tests.plugins.quantization.writers import gptq
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share
-from hotshoe_quantization import compressed, four_bits, fp8
+from hotshoe_quantization import auto_round, compressed, four_bits, fp8
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
 MIXED = {"quant_algo": "MIXED_PRECISION"}
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
@@ -37,10 +38,27 @@ BAD = [
     (four_bits.read_awq, AWQ | {"group_size": 0}, "group_size must be a positive integer"),
     (four_bits.read_awq, AWQ | {"group_size": None}, "group_size must be a positive integer"),
     (four_bits.read_awq, AWQ | {"modules_to_not_convert": "lm_head"}, "must be a list of names"),
-    (four_bits.read_gptq, GPTQ | {"bits": 2}, "bits is read as 4 or 8, not 2"),
-    (four_bits.read_gptq, GPTQ | {"bits": 3}, "bits is read as 4 or 8, not 3"),
+    (four_bits.read_gptq, GPTQ | {"bits": 5}, "bits is read as 2 or 3 or 4 or 8, not 5"),
     (four_bits.read_gptq, GPTQ | {"sym": 1}, "sym is read as True or False, not 1"),
-    (four_bits.read_gptq, GPTQ | {"dynamic": {"-:x": {}}}, "dynamic is not read"),
+    (four_bits.read_gptq, GPTQ | {"dynamic": ["x"]}, "dynamic must be an object, not"),
+    (four_bits.read_gptq, GPTQ | {"dynamic": {"x": 4}}, "dynamic.x must be an object, not 4"),
+    (four_bits.read_gptq, GPTQ | {"dynamic": {"x": {"bits": 5}}}, "dynamic.x.bits is read as"),
+    (auto_round.read, ROUND | {"packing_format": "mlx"}, "packing_format is read as .* not 'mlx'"),
+    (auto_round.read, ROUND | {"act_bits": 8}, "act_bits is read as 16 or 32, not 8"),
+    (auto_round.read, ROUND | {"data_type": "mx_fp"}, "data_type is read as int, not 'mx_fp'"),
+    (auto_round.read, ROUND | {"rotation_config": {"a": 1}}, "rotation_config is not read"),
+    (
+        auto_round.read,
+        ROUND | {"packing_format": auto_round.PACKED, "data_type": "nv_fp", "bits": 8},
+        "data_type 'nv_fp' of 8 bits is not read in auto_round:llm_compressor",
+    ),
+    (
+        auto_round.read,
+        ROUND | {"packing_format": auto_round.PACKED, "data_type": "nv_fp"},
+        "group_size is read as 16, not 32",
+    ),
+    (fp8.read_w4afp8, {"group_size": -1}, "group_size must be that of a group"),
+    (fp8.read_fbgemm, {"modules_to_not_convert": 3}, "modules_to_not_convert must be a list"),
     (four_bits.read_gptq, GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is read as"),
     (fp8.read, {"weight_block_size": [128]}, "weight_block_size must be two sizes"),
     (fp8.read, {"weight_block_size": [128, 0]}, "weight_block_size must be two sizes"),

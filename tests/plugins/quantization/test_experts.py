@@ -31,6 +31,7 @@ from tests.plugins.quantization.writers import (
     looked_up,
     packed,
     row_maxima,
+    signed_nibbles,
     write,
 )
 
@@ -178,6 +179,11 @@ EXACT = {
         {"": fp4(16, "modelopt")},
         KEEP,
     ),
+    "nvfp4-x": Written(  # whose x no kernel of this platform multiplies in four bits
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.gate"]},
+        {"experts.1.": fp4(16, "modelopt", 0.0), "": fp4(16, "modelopt", 0.002)},
+        KEEP,
+    ),
     "quark-mxfp4": Written(
         quark(quark_spec("fp4", "per_group", **MX), exclude=["lm_head", "*.mlp.gate"]),
         {"": fp4(32, "quark")},
@@ -204,6 +210,14 @@ NEAR = {
         {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]}
         | {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]},
         {"": eight_bits(FP8, "block", scale_name="weight_scale_inv")},
+        KEEP,
+    ),
+    "w4afp8": Written(
+        {"quant_method": "w4afp8", "group_size": 32},
+        {
+            "experts": signed_nibbles(32),
+            "": eight_bits(FP8, "block", scale_name="weight_scale_inv", block=128),
+        },
         KEEP,
     ),
     "w8a8-fp8": Written(

@@ -24,6 +24,7 @@ from hotshoe.slots import (
 )
 from hotshoe.slots.reference.linear import Linear as PlainLinear
 from hotshoe.slots.reference.moe import Moe as PlainMoe
+from hotshoe_quantization import auto_round as rounds
 from hotshoe_quantization import compressed as compressed_tensors
 from hotshoe_quantization import fp8
 from hotshoe_quantization import quark as quarks
@@ -39,6 +40,10 @@ def modelopt(**more: object) -> StoredFormat:
     return fp8.read_modelopt({"quant_algo": "NVFP4", "ignore": ["lm_head"], **more})
 
 
+def auto_round(**more: object) -> StoredFormat:
+    return rounds.read({"packing_format": rounds.PACKED, "bits": 4, "group_size": 32, **more})
+
+
 def by_compressed(kind: str, size: int, inputs: dict | None) -> StoredFormat:
     strategy = "tensor_group" if size == 16 else "group"
     return compressed_tensors.read(compressed(kind, weights(4, "float", strategy, size), inputs))
@@ -50,6 +55,29 @@ def by_quark(inputs: dict | None) -> StoredFormat:
 
 FORMS = {
     "modelopt": (modelopt, QuantSpec("int8", "group", 16), NVFP4),
+    "modelopt, weights alone": (
+        lambda: modelopt(quant_algo="W4A16_NVFP4"),
+        QuantSpec("int8", "group", 16),
+        None,
+    ),
+    "modelopt, x in eight bits": (
+        lambda: modelopt(quant_algo="W4A8_NVFP4_FP8"),
+        QuantSpec("int8", "group", 16),
+        None,
+    ),
+    "modelopt, mxfp4": (lambda: modelopt(quant_algo="MXFP4"), MXFP4, MXFP4),
+    "modelopt, mxfp4 and x in eight bits": (
+        lambda: modelopt(quant_algo="W4A8_MXFP4_FP8"),
+        MXFP4,
+        None,
+    ),
+    "auto-round": (
+        lambda: auto_round(data_type="nv_fp", group_size=16, act_bits=4),
+        QuantSpec("int8", "group", 16),
+        NVFP4,
+    ),
+    "auto-round, mxfp4": (lambda: auto_round(data_type="mx_fp", act_bits=4), MXFP4, MXFP4),
+    "auto-round, mxfp4 alone": (lambda: auto_round(data_type="mx_fp"), MXFP4, None),
     "compressed-tensors": (
         lambda: by_compressed("nvfp4-pack-quantized", 16, LOCAL),
         QuantSpec("int8", "group", 16),

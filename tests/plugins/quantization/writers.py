@@ -65,6 +65,8 @@ def write(source: Path, target: Path, written: Written) -> tuple[Path, Path]:
 
 def words(values: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
     """Pack the last axis of unsigned integers into int32 words, the first one lowest."""
+    if bits == 3:
+        return stream(values, bits)
     count = 32 // bits
     array = values.numpy().astype(np.uint64)
     array = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % count)])
@@ -73,6 +75,16 @@ def words(values: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Te
     for place in range(count):
         packed |= runs[..., order[place] if order else place] << np.uint64(bits * place)
     return torch.from_numpy(packed.astype(np.uint32).view(np.int32))
+
+
+def stream(values: Tensor, bits: int) -> Tensor:
+    """Pack the last axis as one number, whose lowest bits are the first integer."""
+    rows = []
+    for row in values.reshape(-1, values.shape[-1]).tolist():
+        whole = sum(value << (bits * i) for i, value in enumerate(row))
+        rows.append(list(whole.to_bytes(len(row) * bits // 8, "little")))
+    octets = torch.tensor(rows, dtype=torch.uint8)
+    return octets.view(torch.int32).view(*values.shape[:-1], -1)
 
 
 def integers(
@@ -320,6 +332,20 @@ def signed_integers(bits: int, size: int, symmetric: bool) -> Quantizer:
             "weight_scale": scale,
             "weight_zero_point": (zero - half).to(torch.int8),
         }, dense
+
+    return quantize
+
+
+def signed_nibbles(size: int) -> Quantizer:
+    """w4afp8's experts: as torchao's plain integers, without zeros; scales are outputs first."""
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        parts, dense = signed_integers(4, size, True)(weight)
+        codes = parts["weight"].int() % 16
+        octets = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8).view(torch.int8)
+        scales = parts["weight_scale"]
+        found = {"weight": octets, "weight_scale_inv": scales, "input_scale": torch.tensor([0.1])}
+        return found, dense
 
     return quantize
 
