@@ -35,7 +35,7 @@ from hotshoe.slots import (
     renewed,
     whole_step,
 )
-from hotshoe.slots.reference.compressed import places_of, rotate_last
+from hotshoe.slots.reference.compressed import places_of
 from hotshoe.types.cache import CacheKind
 from hotshoe.types.rows import RowForm
 
@@ -116,9 +116,11 @@ class Compressor:
 
     def write(self, rows: Tensor, batch: ForwardBatch) -> None:
         """Write what tokens bring: rows [num_tokens, 2 * channels], values, then gates."""
-        cache, slots = self._tokens.cache, batch.views[self._tokens.view].slot_mapping.long()
-        size = cache.shape[1]
-        cache[slots // size, slots % size] = rows.to(cache.dtype)
+        self._op.write(rows, self._tokens.cache, batch.views[self._tokens.view].slot_mapping)
+
+    def turn(self, q: Tensor, positions: Tensor) -> Tensor:
+        """Rotate q [num_tokens, heads, head_dim] as entries are."""
+        return self._op.turn(q, positions, self._cos_sin)
 
     def complete(self, views: Sequence[CacheView]) -> None:
         """Make the entries of the groups that the step completes."""
@@ -151,15 +153,14 @@ class EntryIndexer:
     ) -> None:
         self.spec = spec
         self._op: IndexerOp = ctx.selector.choose("indexer", spec)
-        self._cos_sin, self._group = rotary.table, compressor.group
+        self._group = compressor.group
         self._every = max(1, compressor.group // compressor.block_size)
         self.compressor = Compressor(ctx, compressor, rotary, names, (spec, self._prepare))
 
     def ask(self, q: Tensor, weights: Tensor, batch: ForwardBatch) -> Asked:
         """Rotate q [num_tokens, num_heads * head_dim], and return what `choose` takes."""
         heads = q.view(len(q), self.spec.num_heads, self.spec.head_dim)
-        table = self._cos_sin[batch.positions.long()]
-        return Asked(rotate_last(heads, table, self.spec.rope_dim), weights)
+        return Asked(self.compressor.turn(heads, batch.positions), weights)
 
     def choose(self, asked: Asked, views: Sequence[CacheView]) -> Tensor:
         """Return [num_tokens, top_k] int32, the entries that queries read, -1 for none."""

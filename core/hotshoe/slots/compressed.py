@@ -116,7 +116,30 @@ class CompressedAttentionSpec:
 
 
 class CompressOp(Protocol):
-    """Makes the entries of the groups that a step completes."""
+    """Keeps the rows of tokens, and makes the entries of the groups that a step completes."""
+
+    def write(self, rows: Tensor, tokens: Tensor, slot_mapping: Tensor) -> None:
+        """Write what the step's tokens bring.
+
+        Args:
+            rows: [num_tokens, 2 * channels], values, then gates, model dtype.
+            tokens: [num_blocks, block_size, 2 * channels]; written at slot_mapping, nowhere else.
+            slot_mapping: [num_tokens] int32.
+        """
+        ...
+
+    def turn(self, q: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        """Rotate heads that are compared with entries, by the positions of their tokens.
+
+        Args:
+            q: [num_tokens, num_heads, head_dim], model dtype; may be overwritten.
+            positions: [num_tokens] int32.
+            cos_sin: [max_position, rope_dim] float32, cosines then sines.
+
+        Returns:
+            q, its last `rope_dim` channels rotated.
+        """
+        ...
 
     def __call__(
         self,

@@ -210,6 +210,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=lambda s, n: (),
             step_bytes=lambda s, n: s.reach * s.token_row.nbytes // s.group,
+            needs=("write", "turn"),
             contract=2,
         ),
         Slot(

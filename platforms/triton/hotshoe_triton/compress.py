@@ -1,16 +1,19 @@
-"""Candidate of slot `compress`: one launch makes all entries that a step completes."""
+"""Candidate of slot `compress`: one launch makes all entries that a step completes, one writes
+rows, one rotates the heads that are compared with entries."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, CompressSpec, Verdict
+from hotshoe.slots import AttentionMetadata, CompressedAttentionSpec, CompressSpec, Verdict
 from hotshoe.slots.reference import accepts
 from hotshoe_triton.device import chaining, judge, next_power_of_2
 
 #: Channels of an entry, which one program holds.
 MAX_HEAD_DIM = 512
+#: Heads that one program rotates.
+HEADS = 16
 #: Values that a program reads at once, besides as many gates.
 VALUES = 8192
 #: Requests among which a program looks for its own at once; for more of them it does so again.
@@ -29,14 +32,76 @@ def supports(spec: CompressSpec, facts: DeviceFacts) -> Verdict:
     return judge(facts, spec.dtype, reasons)
 
 
+def turning(
+    spec: CompressSpec | CompressedAttentionSpec, facts: DeviceFacts
+) -> dict[str, int | bool]:
+    """Return the constants by which heads are rotated."""
+    return {
+        "HEAD_DIM": spec.head_dim,
+        "ROPE_DIM": spec.rope_dim,
+        "BLOCK_M": HEADS,
+        "BLOCK_P": next_power_of_2(max(1, spec.rope_dim // 2)),
+        "num_warps": 1,
+    } | chaining(facts)
+
+
+def rotate_heads(
+    spec: CompressSpec | CompressedAttentionSpec,
+    constants: dict[str, int | bool],
+    q: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    stored: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Rotate heads where they lie, and return them.
+
+    Args:
+        spec: What they are compared with.
+        constants: Of `turning`.
+        q: [num_tokens, num_heads, head_dim], dense heads.
+        positions, cos_sin: See `hotshoe.slots.CompressOp.turn`.
+        stored: Rows that are rotated alike, the cache where they go, and their slots.
+    """
+    from hotshoe_triton.kernels.compressed import rotate_and_store
+
+    if not len(q):
+        return q
+    row, cache, slots = stored or (q, q, positions)
+    heads = q.shape[1]
+    grid = (len(q), -(-heads // HEADS) + (stored is not None))
+    rotate_and_store[grid](
+        q,
+        row,
+        cache,
+        positions,
+        cos_sin,
+        slots,
+        q.stride(0),
+        row.stride(0),
+        cache.stride(0),
+        NUM_HEADS=heads,
+        BLOCK_SIZE=spec.block_size,
+        BLOCK_D=next_power_of_2(spec.head_dim),
+        STORED=stored is not None,
+        **constants,
+    )
+    return q
+
+
 class Compress:
     """See `hotshoe.slots.CompressOp`."""
 
     def __init__(self, spec: CompressSpec, facts: DeviceFacts) -> None:
-        from hotshoe_triton.kernels.compressed import compress
+        from hotshoe_triton.kernels.compressed import compress, store_rows
 
-        width = next_power_of_2(spec.head_dim)
-        self._kernel = compress
+        width, row = next_power_of_2(spec.head_dim), spec.token_row.width
+        self._kernel, self._store, self._spec = compress, store_rows, spec
+        self._storing = {
+            "WIDTH": row,
+            "BLOCK_SIZE": spec.block_size,
+            "BLOCK_D": next_power_of_2(row),
+        } | chaining(facts)
+        self._turning = turning(spec, facts)
         self._constants = {
             "HEAD_DIM": spec.head_dim,
             "ROPE_DIM": spec.rope_dim,
@@ -49,6 +114,14 @@ class Compress:
             "BLOCK_R": REQUESTS,
             "num_warps": 8 if width > 256 else 4,
         } | chaining(facts)
+
+    def write(self, rows: Tensor, tokens: Tensor, slot_mapping: Tensor) -> None:
+        if len(rows):
+            strides = rows.stride(0), tokens.stride(0)
+            self._store[(len(rows),)](rows, tokens, slot_mapping, *strides, **self._storing)
+
+    def turn(self, q: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        return rotate_heads(self._spec, self._turning, q, positions, cos_sin)
 
     def __call__(
         self,

@@ -1,8 +1,5 @@
-"""Candidate of slot `compressed_attention`: one launch reads window and entries of every token.
-
-Writing, and the rotation that is taken back, are core's references: calls of PyTorch over a step's
-tokens. What grows with the text is computed here.
-"""
+"""Candidate of slot `compressed_attention`: one launch rotates and writes, one reads window and
+entries of every token, one takes the rotation back."""
 
 from __future__ import annotations
 
@@ -10,10 +7,11 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, CompressedAttentionSpec, Verdict
-from hotshoe.slots.reference import accepts, compressed
+from hotshoe.slots import AttentionMetadata, CompressedAttentionSpec, Verdict, whole_step
+from hotshoe.slots.reference import accepts
 from hotshoe_triton import latent
 from hotshoe_triton.attention import FLOAT32, MIN_ROWS, Tiling, request_block
+from hotshoe_triton.compress import HEADS, REQUESTS, rotate_heads, turning
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.kv import row_refusals
 
@@ -33,13 +31,14 @@ def supports(spec: CompressedAttentionSpec, facts: DeviceFacts) -> Verdict:
         {
             **row_refusals(spec.row, facts),
             f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
+            f"head_dim {spec.head_dim} is odd": bool(spec.head_dim % 2),
             f"block_size {size} is not a power of two": bool(size & (size - 1)),
             f"scale {spec.scale} is not positive": not spec.scale > 0,
         },
     )
 
 
-class CompressedAttention(compressed.CompressedAttention):
+class CompressedAttention:
     """See `hotshoe.slots.CompressedAttentionOp`.
 
     Args:
@@ -48,12 +47,15 @@ class CompressedAttention(compressed.CompressedAttention):
         tiling: To use instead of the shipped one.
     """
 
+    prepare = staticmethod(whole_step)
+
     def __init__(
         self, spec: CompressedAttentionSpec, facts: DeviceFacts, tiling: Tiling | None = None
     ) -> None:
-        from hotshoe_triton.kernels.compressed import compressed_attend
+        from hotshoe_triton.kernels.compressed import compressed_attend, rotate_back
 
-        super().__init__(spec, facts)
+        self._spec, self._back = spec, rotate_back
+        self._turning = turning(spec, facts)
         shipped = latent.TILINGS[arch_of(facts).family][0]
         tiling = tiling or (FLOAT32 if spec.dtype == "float32" else shipped)
         group = latent.heads_of_program(spec.num_heads, tiling.rows)
@@ -73,6 +75,18 @@ class CompressedAttention(compressed.CompressedAttention):
             "num_warps": tiling.warps,
             "num_stages": tiling.stages,
         } | chaining(facts)
+
+    def write(
+        self,
+        q: Tensor,
+        row: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        stored = row, cache, slot_mapping
+        return rotate_heads(self._spec, self._turning, q, positions, cos_sin, stored)
 
     def __call__(
         self,
@@ -110,4 +124,14 @@ class CompressedAttention(compressed.CompressedAttention):
             BLOCK_R=request_block(prepared.num_reqs),
             **self._constants,
         )
-        return self.turned_back(out, prepared, cos_sin)
+        self._back[(len(q), -(-self._spec.num_heads // HEADS))](
+            out,
+            cos_sin,
+            prepared.query_start_loc,
+            prepared.seq_lens,
+            prepared.num_reqs,
+            NUM_HEADS=self._spec.num_heads,
+            BLOCK_R=REQUESTS,
+            **self._turning,
+        )
+        return out.flatten(1)

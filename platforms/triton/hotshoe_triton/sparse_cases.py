@@ -206,8 +206,10 @@ def call_compressed(
     q, step = floats(reqs * tokens, spec.num_heads, spec.head_dim), step_of(tokens, reqs, device)
     cache, held = (floats(64, rows, spec.head_dim) for rows in (spec.block_size, spec.per_block))
     chosen = None if spec.top_k is None else ints(device, len(q), spec.top_k)
-    sinks = floats(spec.num_heads, dtype="float32")
-    op(q, cache, step, (held, step, chosen), sinks, floats(512, spec.rope_dim, dtype="float32"))
+    sinks, table = (floats(*n, dtype="float32") for n in ((spec.num_heads,), (512, spec.rope_dim)))
+    at = step.slot_mapping
+    q = op.write(q, floats(len(q), spec.head_dim), at, table, cache, at)
+    op(q, cache, step, (held, step, chosen), sinks, table)
 
 
 def call_compress(op: CompressOp, spec: CompressSpec, tokens: int, reqs: int, device: str) -> None:
@@ -221,7 +223,9 @@ def call_compress(op: CompressOp, spec: CompressSpec, tokens: int, reqs: int, de
     entries = floats(64, spec.per_block, spec.head_dim, dtype=spec.kv_dtype)
     bias, table = (spec.group, spec.channels), (512, spec.rope_dim)
     rest = floats(spec.head_dim), floats(*table, dtype="float32")
+    op.write(rows.flatten(0, 1)[: reqs * tokens], rows, step.slot_mapping)
     op(rows, entries, (step, step), floats(*bias, dtype="float32"), *rest)
+    op.turn(floats(reqs * tokens, 64, spec.head_dim), step.slot_mapping, rest[1])
 
 
 def call_streams(

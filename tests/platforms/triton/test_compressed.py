@@ -59,6 +59,7 @@ def test_blocks_far_apart_need_64_bits(facts: DeviceFacts) -> None:
     ("changes", "reason"),
     [
         ({"head_dim": 1024}, "head_dim 1024 is above 512"),
+        ({"head_dim": 33, "rope_dim": 8}, "head_dim 33 is odd"),
         ({"block_size": 12}, "block_size 12 is not a power of two"),
         ({"group": 3}, "groups of 3 tokens"),
         ({"kv_dtype": "int8"}, "not in int8"),

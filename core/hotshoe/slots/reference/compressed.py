@@ -22,6 +22,13 @@ class Compress:
     def __init__(self, spec: CompressSpec, facts: DeviceFacts) -> None:
         self._spec = spec
 
+    def write(self, rows: Tensor, tokens: Tensor, slot_mapping: Tensor) -> None:
+        slots, size = slot_mapping.long(), self._spec.block_size
+        tokens[slots // size, slots % size] = rows
+
+    def turn(self, q: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
+        return rotate_last(q, cos_sin[positions.long()], self._spec.rope_dim)
+
     def __call__(
         self,
         tokens: Tensor,

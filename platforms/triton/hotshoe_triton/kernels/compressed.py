@@ -11,7 +11,7 @@ import triton.language as tl
 
 from hotshoe_triton.kernels.attention import fresh, load_rows, result
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.indexer import seen_by
+from hotshoe_triton.kernels.indexer import seen_by, turn
 from hotshoe_triton.kernels.latent import mix_rows
 
 
@@ -161,3 +161,82 @@ def compress(
         place = page.to(tl.int64) * entry_stride + last % BLOCK_SIZE // GROUP * HEAD_DIM
         out_D = turned_D.to(entries_ptr.dtype.element_ty)
         tl.store(entries_ptr + place + channel_D, out_D, mask=there_D)
+
+
+@triton.jit
+def store_rows(
+    rows_ptr, cache_ptr, slots_ptr, row_stride, block_stride, WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_D: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Write a token's row as it is. Grid: (tokens,)."""
+    wait(CHAINED)
+    token, channel_D = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_D)
+    slot = tl.load(slots_ptr + token)
+    place = (slot // BLOCK_SIZE).to(tl.int64) * block_stride + slot % BLOCK_SIZE * WIDTH
+    row_D = tl.load(rows_ptr + token * row_stride + channel_D, mask=channel_D < WIDTH, other=0.0)
+    tl.store(cache_ptr + place + channel_D, row_D, mask=channel_D < WIDTH)
+
+
+@triton.jit
+def turn_heads(
+    x_ptr, cos_sin_ptr, token, position, head_M, sign, token_stride, NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """Rotate the last channels of some heads where they lie, by a position or back from it."""
+    x_ptrs_M = x_ptr + token * token_stride + head_M * HEAD_DIM + (HEAD_DIM - ROPE_DIM)
+    pair_P, row_ptr = tl.arange(0, BLOCK_P), cos_sin_ptr + position.to(tl.int64) * ROPE_DIM
+    a_P, b_P, there_MP, a_MP, b_MP = turn(
+        x_ptrs_M, head_M < NUM_HEADS, row_ptr, pair_P, ROPE_DIM, True, sign
+    )
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    tl.store(x_ptrs_M[:, None] + a_P[None, :], a_MP.to(dtype), mask=there_MP)
+    tl.store(x_ptrs_M[:, None] + b_P[None, :], b_MP.to(dtype), mask=there_MP)
+
+
+@triton.jit
+def rotate_and_store(
+    q_ptr, row_ptr, cache_ptr, positions_ptr, cos_sin_ptr, slots_ptr, q_stride, row_stride,
+    block_stride, NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
+    STORED: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Rotate heads, and with STORED a token's row on its way to the cache.
+
+    Grid: (tokens, blocks of heads, and one for the row).
+    """
+    wait(CHAINED)
+    token, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    position = tl.load(positions_ptr + token)
+    if block * BLOCK_M < NUM_HEADS:
+        head_M = block * BLOCK_M + tl.arange(0, BLOCK_M)
+        turn_heads(
+            q_ptr, cos_sin_ptr, token, position, head_M, 1.0, q_stride, NUM_HEADS, HEAD_DIM,
+            ROPE_DIM, BLOCK_P,
+        )  # fmt: skip
+    elif STORED:
+        channel_D = tl.arange(0, BLOCK_D)
+        there_D, slot = channel_D < HEAD_DIM, tl.load(slots_ptr + token)
+        row_D = tl.load(row_ptr + token * row_stride + channel_D, mask=there_D, other=0.0)
+        angle_ptr = cos_sin_ptr + position.to(tl.int64) * ROPE_DIM
+        row_D = rotated(row_D.to(tl.float32), angle_ptr, HEAD_DIM, ROPE_DIM)
+        # As the model has it, whatever type the cache has.
+        row_D = row_D.to(row_ptr.dtype.element_ty).to(cache_ptr.dtype.element_ty)
+        place = (slot // BLOCK_SIZE).to(tl.int64) * block_stride + slot % BLOCK_SIZE * HEAD_DIM
+        tl.store(cache_ptr + place + channel_D, row_D, mask=there_D)
+
+
+@triton.jit(do_not_specialize=["num_reqs"])
+def rotate_back(
+    out_ptr, cos_sin_ptr, starts_ptr, seq_lens_ptr, num_reqs, NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Take the rotation of its position back from each token. Grid: (tokens, blocks of heads)."""
+    wait(CHAINED)
+    token = tl.program_id(0)
+    _, seen = seen_by(token, starts_ptr, seq_lens_ptr, num_reqs, BLOCK_R)
+    head_M = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    turn_heads(
+        out_ptr, cos_sin_ptr, token.to(tl.int64), tl.maximum(seen - 1, 0), head_M, -1.0,
+        NUM_HEADS * HEAD_DIM, NUM_HEADS, HEAD_DIM, ROPE_DIM, BLOCK_P,
+    )  # fmt: skip

@@ -30,15 +30,20 @@ def seen_by(token, starts_ptr, lens_ptr, num_reqs, BLOCK_R: tl.constexpr):
 
 
 @triton.jit
-def turn(x_ptrs_H, there_H, row_ptr, pair_P, TURNED: tl.constexpr, INTERLEAVED: tl.constexpr):
-    """Return where both numbers of each pair lie, and the rotated ones; leading ones rotate."""
+def turn(
+    x_ptrs_H, there_H, row_ptr, pair_P, TURNED: tl.constexpr, INTERLEAVED: tl.constexpr, sign=1.0
+):
+    """Return where both numbers of each pair lie, and the rotated ones; leading ones rotate.
+
+    With a `sign` of -1 they are rotated back.
+    """
     HALF: tl.constexpr = TURNED // 2
     a_P, b_P = pair_P, pair_P + HALF
     if INTERLEAVED:
         a_P, b_P = 2 * pair_P, 2 * pair_P + 1
     there_P = pair_P < HALF
     cos_P = tl.load(row_ptr + pair_P, mask=there_P, other=0.0)[None, :]
-    sin_P = tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)[None, :]
+    sin_P = sign * tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)[None, :]
     there_HP = there_H[:, None] & there_P[None, :]
     a_HP = tl.load(x_ptrs_H[:, None] + a_P[None, :], mask=there_HP, other=0.0).to(tl.float32)
     b_HP = tl.load(x_ptrs_H[:, None] + b_P[None, :], mask=there_HP, other=0.0).to(tl.float32)

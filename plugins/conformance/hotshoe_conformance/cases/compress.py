@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import CacheView, CompressSpec, KVLayout, StepShape, whole_step
+from hotshoe.slots import (
+    AttentionMetadata,
+    CacheView,
+    CompressSpec,
+    KVLayout,
+    StepShape,
+    whole_step,
+)
 from hotshoe.slots.reference.compressed import rotate_last
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_conformance.cases.attention import MIXED, ROUNDED_OPERANDS, SHAPES, Batch
@@ -66,60 +73,86 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 @dataclass(slots=True)
 class CompressProblem:
-    """Rows of all tokens of each request [tokens, 2 * channels], and blocks of both caches."""
+    """Rows of all tokens of each request [tokens, 2 * channels], of which the last are the step's,
+    blocks of both caches, and heads q [num_tokens, heads, head_dim]."""
 
     spec: CompressSpec
     batch: Batch
     rows: list[Tensor]
+    q: Tensor
     bias: Tensor
     norm: Tensor
     blocks: tuple[list[Tensor], list[Tensor]]
     num_blocks: int
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        run, entries = self._bind(op, place)
-        run()
+        run, held, entries = self._bind(op, place)
+        turned = run()
         found = entries.cpu()
         made = [found[block, at] for _, _, block, at in self._made()]
         rest = torch.ones(found.shape[:2], dtype=torch.bool)
         for _, _, block, at in self._made():
             rest[block, at] = False
-        return {"entries": _stack(made, found), "other entries": found[rest]}
+        entries = _stack(made, found)
+        return {"entries": entries, "other entries": found[rest], "rows": held, "turned": turned}
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
         return self._bind(op, place)[0]
 
-    def _bind(self, op: Any, place: Place) -> tuple[Callable[[], object], Tensor]:
-        spec, requests = self.spec, self.batch.requests
-        tokens = torch.full(
-            (self.num_blocks, spec.block_size, spec.token_row.width),
-            torch.nan,
-            dtype=torch_dtype(spec.dtype),
-        )
-        for rows, blocks in zip(self.rows, self.blocks[0], strict=True):
-            at = torch.arange(len(rows))
-            tokens[blocks[at // spec.block_size], at % spec.block_size] = rows
+    def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], Tensor, Tensor]:
+        spec, counts = self.spec, [count for count, _ in self.batch.requests]
         entries = place(self._before(), written=True)
+        held = place(self._kept(counts), written=True)
+        brought = place(torch.cat([r[-n:] for r, n in zip(self.rows, counts, strict=True)]))
+        where = place(torch.cat([s[-n:] for s, n in zip(self._slots(), counts, strict=True)]))
+        q, positions = place(self.q, written=True), place(self._positions())
+        steps, table = self._steps(place), place(rotations(spec.rope_dim))
+        rest = (place(self.bias), place(self.norm), table)
+
+        def run() -> Tensor:
+            op.write(brought, held, where)
+            op(held, entries, steps, *rest)
+            turned: Tensor = op.turn(q, positions, table)
+            return turned
+
+        return run, held, entries
+
+    def _positions(self) -> Tensor:
+        spans = [torch.arange(length - count, length) for count, length in self.batch.requests]
+        return torch.cat(spans).int()
+
+    def _slots(self) -> list[Tensor]:
+        """Return where the rows of each request lie."""
+        size = self.spec.block_size
+        at = [torch.arange(len(rows)) for rows in self.rows]
+        pairs = zip(at, self.blocks[0], strict=True)
+        return [(blocks[a // size] * size + a % size).int() for a, blocks in pairs]
+
+    def _kept(self, without: Sequence[int]) -> Tensor:
+        """Return the cache of tokens without so many last rows of each request."""
+        spec, width = self.spec, self.spec.token_row.width
+        shape = (self.num_blocks, spec.block_size, width)
+        cache = torch.full(shape, torch.nan, dtype=torch_dtype(spec.dtype))
+        for rows, slots, count in zip(self.rows, self._slots(), without, strict=True):
+            past = len(rows) - count
+            cache.view(-1, width)[slots[:past].long()] = rows[:past]
+        return cache
+
+    def _steps(self, place: Place) -> tuple[AttentionMetadata, AttentionMetadata]:
+        requests, spare = self.batch.requests, self.batch.spare
         starts = torch.tensor([0, *accumulate(count for count, _ in requests)]).int()
         lengths = torch.tensor([length for _, length in requests]).int()
         most = (max(c for c, _ in requests), max(n for _, n in requests))
         steps = []
         for owned in self.blocks:
-            table = torch.zeros(len(requests), max(map(len, owned)) + self.batch.spare).int()
+            table = torch.zeros(len(requests), max(map(len, owned)) + spare).int()
             for row, blocks in enumerate(owned):
                 table[row, : len(blocks)] = blocks
             slots = place(torch.zeros(int(starts[-1])).int())
             shape = StepShape(len(requests), place(starts), place(lengths), *most)
-            view = CacheView(place(padded(table, self.batch.spare, poison=-1)), slots)
+            view = CacheView(place(padded(table, spare, poison=-1)), slots)
             steps.append(whole_step(shape, view))
-        rest = (place(self.bias), place(self.norm), place(rotations(spec.rope_dim)))
-        held = place(tokens)
-
-        def run() -> object:
-            op(held, entries, (steps[0], steps[1]), *rest)
-            return entries
-
-        return run, entries
+        return steps[0], steps[1]
 
     def _before(self) -> Tensor:
         spec = self.spec
@@ -145,7 +178,15 @@ class CompressProblem:
             rest[block, at] = False
         through = spec.dtype if spec.dtype != "float32" else None
         close = Close(values, spec.kv_dtype, ROUNDED_OPERANDS * sizes, through=through)
-        return {"entries": close, "other entries": Exact(before[rest])}
+        table = rotations(spec.rope_dim)[self._positions().long()]
+        turned = rotate_last(self.q.float(), table, spec.rope_dim)
+        largest = self.q.float().abs().amax(-1, keepdim=True)
+        return {
+            "entries": close,
+            "other entries": Exact(before[rest]),
+            "rows": Exact(self._kept([0] * len(self.rows))),
+            "turned": Close(turned, spec.dtype, largest),
+        }
 
     def _entry(self, i: int, e: int) -> tuple[Tensor, Tensor]:
         """Return an entry [head_dim], and how large its numbers may be."""
@@ -175,11 +216,13 @@ def _problem(setup: Setup, source: torch.Generator) -> CompressProblem:
     spec, batch = setup.spec, setup.shape
     first, num_blocks = draw_blocks(spec.block_size, batch, source)
     second, _ = draw_blocks(spec.block_size, batch, source)
+    tokens = sum(count for count, _ in batch.requests)
     shapes = [(length, 2 * spec.channels) for _, length in batch.requests]
     return CompressProblem(
         spec,
         batch,
         [normal(shape, spec.dtype, source) for shape in shapes],
+        normal((tokens, 3, spec.head_dim), spec.dtype, source),
         normal((spec.group, spec.channels), "float32", source),
         normal((spec.head_dim,), spec.dtype, source),
         (first, second),
