@@ -19,9 +19,11 @@ Kept = Mapping[str, Mapping[str, Any] | None]
 #: Key of a call -> what it says. Formats differ in the name of the arguments.
 _KEYS = {
     "name": "name",
+    "tool_name": "name",
     "arguments": "arguments",
     "parameters": "arguments",
     "id": "id",
+    "tool_call_id": "id",
     "type": "type",
 }
 
@@ -168,6 +170,20 @@ def json_call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
         writer.arguments("".join(early))
 
 
+def keyed_call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
+    """Read `{"NAME": {...}}`, arguments by the name of the tool, and leave the call open."""
+    yield from reader.expect("{")
+    yield from reader.space()
+    name = known((yield from _string(reader)), tools)
+    yield from reader.space()
+    yield from reader.expect(":")
+    yield from reader.space()
+    writer.start(name)
+    yield from arguments(reader, writer)
+    yield from reader.space()
+    yield from reader.expect("}")
+
+
 def _key(reader: Reader, seen: set[str]) -> Steps[str]:
     """Read a key and the colon after it; return what the key says."""
     key = yield from _string(reader)
@@ -202,15 +218,17 @@ def _string(reader: Reader) -> Steps[str]:
 
 
 def json_tags(
-    tools: Kept, before: str = "", after: str = "", key: str = "arguments"
+    tools: Kept,
+    before: str = "",
+    after: str = "",
+    key: str = "arguments",
+    name_key: str | None = "name",
 ) -> tuple[CallTag, ...]:
-    """Describe calls written as JSON objects, between `before` and `after`."""
-    return tuple(
-        CallTag(
-            name,
-            f'{before}{{"name": {json.dumps(name, ensure_ascii=False)}, "{key}": ',
-            schema,
-            f"}}{after}",
-        )
-        for name, schema in tools.items()
-    )
+    """Describe calls written as JSON objects, between `before` and `after`; without `name_key` an
+    object has the tool's name for its only key."""
+    tags = []
+    for name, schema in tools.items():
+        said = json.dumps(name, ensure_ascii=False)
+        opening = f"{{{said}: " if name_key is None else f'{{"{name_key}": {said}, "{key}": '
+        tags.append(CallTag(name, before + opening, schema, f"}}{after}"))
+    return tuple(tags)

@@ -9,7 +9,8 @@ response begins.
 
 Sources: model cards and chat templates of Hermes-2-Pro-Mistral-7B, Qwen2.5, Qwen3, Granite 3 and 4,
 ERNIE-4.5-21B-A3B-Thinking, LongCat-Flash-Chat, Hunyuan-A13B-Instruct, Jamba-1.5, InternLM2.5,
-Phi-4-mini-instruct and xLAM-2.
+Phi-4-mini-instruct, xLAM-2, Command A Reasoning and
+Apertus.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hotshoe_parsers.calls import (
     end_call,
     json_call,
     json_tags,
+    keyed_call,
     leading_calls,
 )
 from hotshoe_parsers.machine import Machine, Reader, Steps
@@ -41,7 +43,8 @@ class Marks:
         end: Behind them; a format without one has its calls in a list.
         listed: Calls are a list in brackets.
         leads: A list without a mark counts where a response begins.
-        key: Name of the arguments, as a grammar writes it.
+        key, name_key: Keys of the arguments and of the tool's name, as a grammar writes them; None
+            for the name where it is the only key itself.
         gap: What a grammar writes between marks and calls.
         template_marks: See `ParserFormat`.
     """
@@ -52,6 +55,7 @@ class Marks:
     listed: bool = False
     leads: bool = False
     key: str = "arguments"
+    name_key: str | None = "name"
     gap: str = ""
     template_marks: tuple[str, ...] = ()
 
@@ -59,7 +63,8 @@ class Marks:
 def _open(marks: Marks, context: ParseContext) -> ResponseParser:
     def program(reader: Reader, writer: Writer) -> Steps[None]:
         def one() -> Steps[None]:
-            yield from json_call(reader, writer, context.tools)
+            read_call = keyed_call if marks.name_key is None else json_call
+            yield from read_call(reader, writer, context.tools)
 
         def read(marker: str = "") -> Steps[None]:
             yield from reader.space()
@@ -83,11 +88,11 @@ def _calls(marks: Marks, tools: Kept) -> CallGrammar:
     # Behind a list that may have no mark, nothing follows, and then the end may be missing.
     end = gap + marks.end if marks.end and not marks.leads else ""
     if not marks.listed:
-        tags = json_tags(tools, begins[0] + gap, end, marks.key)
+        tags = json_tags(tools, begins[0] + gap, end, marks.key, marks.name_key)
         return CallGrammar(tags, triggers=begins, separator="\n")
     openings = tuple(f"{begin}{gap}[" for begin in begins)
     return CallGrammar(
-        json_tags(tools, key=marks.key),
+        json_tags(tools, key=marks.key, name_key=marks.name_key),
         triggers=begins,
         leading=("[",) if marks.leads else (),
         openings=("[", *openings) if marks.leads else openings,
@@ -97,6 +102,24 @@ def _calls(marks: Marks, tools: Kept) -> CallGrammar:
 
 
 TABLE = (
+    Marks(
+        "apertus",
+        ("<|tools_prefix|>",),
+        "<|tools_suffix|>",
+        listed=True,
+        name_key=None,
+        template_marks=("<|tools_prefix|>", "<|tools_suffix|>"),
+    ),
+    Marks(
+        "cohere_command3",
+        ("<|START_ACTION|>",),
+        "<|END_ACTION|>",
+        listed=True,
+        key="parameters",
+        name_key="tool_name",
+        gap="\n",
+        template_marks=("<|START_ACTION|>", "<|END_ACTION|>"),
+    ),
     Marks(
         "longcat",
         ("<longcat_tool_call>",),
@@ -166,4 +189,4 @@ FORMATS = {
     )
     for marks in TABLE
 }
-LONGCAT, HERMES, GRANITE, HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = FORMATS.values()
+APERTUS, COHERE, LONGCAT, HERMES, GRANITE, HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = FORMATS.values()

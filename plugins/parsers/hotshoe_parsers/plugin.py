@@ -7,10 +7,13 @@ from hotshoe.plugins import hookimpl
 HOTSHOE_HOOK_API = 2
 
 TOOL_FORMATS = {
+    "apertus": "hotshoe_parsers.json_calls:APERTUS",
+    "cohere_command3": "hotshoe_parsers.json_calls:COHERE",
     "deepseek_v3": "hotshoe_parsers.deepseek:V3",
     "deepseek_v31": "hotshoe_parsers.deepseek:V31",
     "deepseek_v32": "hotshoe_parsers.xml_calls:DEEPSEEK_V32",
     "deepseek_v4": "hotshoe_parsers.xml_calls:DEEPSEEK_V4",
+    "functiongemma": "hotshoe_parsers.gemma:FUNCTION",
     "gemma4": "hotshoe_parsers.gemma:FORMAT",
     "glm45": "hotshoe_parsers.xml_calls:GLM45",
     "granite": "hotshoe_parsers.json_calls:GRANITE",
@@ -34,6 +37,8 @@ TOOL_FORMATS = {
     "xlam": "hotshoe_parsers.json_calls:XLAM",
 }
 REASONING_FORMATS = {
+    "apertus": "hotshoe_parsers.answers:APERTUS",
+    "cohere_command3": "hotshoe_parsers.answers:COHERE",
     "deepseek_r1": "hotshoe_parsers.thinking:DEEPSEEK_R1",
     "gemma4": "hotshoe_parsers.thinking:GEMMA4",
     "granite": "hotshoe_parsers.thinking:GRANITE",

@@ -18,7 +18,7 @@ from hotshoe_parsers.writer import Writer
 
 
 @dataclass(frozen=True, slots=True)
-class _Markers:
+class Markers:
     """The markers of a format.
 
     Attributes:
@@ -34,8 +34,8 @@ class _Markers:
     prompts: tuple[str, ...] = ()
 
 
-def _format(
-    name: str, markers: _Markers, template_marks: tuple[str, ...], special: bool = False
+def marked(
+    name: str, markers: Markers, template_marks: tuple[str, ...], special: bool = False
 ) -> ParserFormat:
     prompts = markers.prompts or markers.begins
     ends = StopAutomaton(markers.ends)
@@ -57,7 +57,7 @@ def _format(
 
 
 def _read(
-    reader: Reader, writer: Writer, markers: _Markers, ends: StopAutomaton, inside: bool
+    reader: Reader, writer: Writer, markers: Markers, ends: StopAutomaton, inside: bool
 ) -> Steps[None]:
     reader.mark()
     yield from reader.space()
@@ -72,8 +72,8 @@ def _read(
         writer.trim()
         if (yield from reader.until(ends, writer.reasoning)):
             writer.trim()
-        if markers.answer is not None:
-            yield from _answer(reader, writer, *markers.answer)
+    if markers.answer is not None:
+        yield from _answer(reader, writer, *markers.answer)
     yield from reader.rest(writer.content)
 
 
@@ -86,39 +86,39 @@ def _answer(reader: Reader, writer: Writer, begin: str, end: str) -> Steps[None]
         writer.trim()
 
 
-_THINK = _Markers(("<think>",), ("</think>",))
+_THINK = Markers(("<think>",), ("</think>",))
 
-QWEN3 = _format("qwen3", _THINK, ("</think>",))
+QWEN3 = marked("qwen3", _THINK, ("</think>",))
 #: Older templates leave the opening marker to the model, which may leave it out.
-DEEPSEEK_R1 = _format(
+DEEPSEEK_R1 = marked(
     "deepseek_r1",
-    _Markers(("<think>",), ("</think>",), prompts=("<think>", "<｜Assistant｜>")),
+    Markers(("<think>",), ("</think>",), prompts=("<think>", "<｜Assistant｜>")),
     ("</think>", "<｜Assistant｜>"),
 )
-GEMMA4 = _format(
+GEMMA4 = marked(
     "gemma4",
-    _Markers(("<|channel>thought",), ("<channel|>",)),
+    Markers(("<|channel>thought",), ("<channel|>",)),
     ("<|channel>", "<channel|>"),
     special=True,
 )
-GRANITE = _format(
+GRANITE = marked(
     "granite",
-    _Markers(
+    Markers(
         ("<think>", "Here is my thought process:", "Here's my thought process:"),
         ("</think>", "Here is my response:", "Here's my response:"),
         answer=("<response>", "</response>"),
     ),
     ("<|start_of_role|>", "thought"),
 )
-HUNYUAN = _format(
+HUNYUAN = marked(
     "hunyuan_a13b",
-    _Markers(("<think>",), ("</think>",), answer=("<answer>", "</answer>")),
+    Markers(("<think>",), ("</think>",), answer=("<answer>", "</answer>")),
     ("</think>", "<|extra_0|>"),
 )
-MISTRAL = _format("mistral", _Markers(("[THINK]",), ("[/THINK]",)), ("[THINK]",), special=True)
-SEED_OSS = _format(
+MISTRAL = marked("mistral", Markers(("[THINK]",), ("[/THINK]",)), ("[THINK]",), special=True)
+SEED_OSS = marked(
     "seed_oss",
-    _Markers(("<seed:think>",), ("</seed:think>",)),
+    Markers(("<seed:think>",), ("</seed:think>",)),
     ("<seed:think>", "</seed:think>"),
     special=True,
 )

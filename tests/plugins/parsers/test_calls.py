@@ -113,6 +113,21 @@ TEMPLATES = {
         "kimi_k2",
         None,
     ),
+    "apertus": (
+        "<|tools_prefix|> <|tools_suffix|> <|inner_prefix|> <|inner_suffix|>",
+        "apertus",
+        "apertus",
+    ),
+    "command-a-reasoning": (
+        "<|START_THINKING|> <|END_THINKING|><|START_ACTION|>[ ]<|END_ACTION|>",
+        "cohere_command3",
+        "cohere_command3",
+    ),
+    "functiongemma": (
+        "'<start_function_call>call:' + name + '{' '}<end_function_call>'",
+        "functiongemma",
+        None,
+    ),
     "longcat": ("<longcat_tool_call> </longcat_tool_call>", "longcat", None),
     "deepseek-v3.2": ('<｜DSML｜function_calls> <｜DSML｜invoke name="f">', "deepseek_v32", None),
     "deepseek-v4": ('<｜DSML｜tool_calls> <｜DSML｜invoke name="f">', "deepseek_v4", None),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hotshoe.text.parsing import ParseContext
 from hotshoe.text.response import collect
-from hotshoe_parsers.gemma import FORMAT
+from hotshoe_parsers.gemma import FORMAT, FORMATS
 
 NAMES = st.text("abcxyz_09 é-.", min_size=1, max_size=5).filter(lambda name: name == name.strip())
 #: Text with everything but the mark that ends it.
@@ -34,7 +34,7 @@ def written(value: Any) -> str:
 
 
 def test_samples(check_sample, sample) -> None:
-    check_sample(FORMAT, sample)
+    check_sample(FORMATS[sample.get("format", "gemma4")], sample)
 
 
 @settings(max_examples=200, deadline=None)

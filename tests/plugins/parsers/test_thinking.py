@@ -2,13 +2,13 @@
 
 import pytest
 
-from hotshoe_parsers import thinking
+from hotshoe.lazy import resolve_lazy
 from hotshoe_parsers.plugin import REASONING_FORMATS
 
 FORMATS = {
-    name: getattr(thinking, place.partition(":")[2])
+    name: resolve_lazy(place)
     for name, place in REASONING_FORMATS.items()
-    if "thinking" in place
+    if "thinking" in place or "answers" in place
 }
 
 
