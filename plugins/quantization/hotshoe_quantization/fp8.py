@@ -1,4 +1,5 @@
-"""Checkpoints of 8-bit floats, `fp8` as DeepSeek and transformers write it, and of ModelOpt.
+"""Checkpoints of 8-bit floats, `fp8` as DeepSeek and transformers write it, `mxfp8` as MiniMax
+does, and of ModelOpt.
 
 Sources: the model cards' README of DeepSeek-V3 (README_WEIGHTS.md), the documentation of
 transformers' `FineGrainedFP8Config`, and that of ModelOpt.
@@ -121,6 +122,21 @@ def read_w4afp8(config: Mapping[str, Any]) -> StoredFormat:
         return experts if EXPERTS in layer else scheme
 
     return StoredFormat(choose, (r"\.input_scale$",))
+
+
+def read_mxfp8(config: Mapping[str, Any]) -> StoredFormat:
+    """Read a `quantization_config` of method mxfp8: 8-bit floats with an exponent for 32.
+
+    Raises:
+        CheckpointError: It is malformed, or means a form that is not read.
+    """
+    values = Values(config)
+    values.one_of(("dynamic",), "activation_scheme", default="dynamic")
+    row = [1, SIZES["mxfp8"]]
+    if (block := values.get("weight_block_size", default=row)) != row:
+        values.refuse("weight_block_size", f"must be {row}, not {block!r}")
+    kept = ("lm_head", *values.names("modules_to_not_convert", "ignored_layers"))
+    return StoredFormat(lambda layer: None if holds(kept, layer) else MXFP8, renames=RENAMES)
 
 
 def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:

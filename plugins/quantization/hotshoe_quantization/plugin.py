@@ -30,6 +30,7 @@ FORMATS = {
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
     "bitsandbytes": "hotshoe_quantization.bitsandbytes:read",
     "mxfp4": "hotshoe_quantization.mxfp4:read",
+    "mxfp8": "hotshoe_quantization.fp8:read_mxfp8",
     "quark": "hotshoe_quantization.quark:read",
     "torchao": "hotshoe_quantization.torchao:read",
     "w4afp8": "hotshoe_quantization.fp8:read_w4afp8",

@@ -89,6 +89,8 @@ _TEXT = "models here read text alone"
 _PROXY = "let the proxy in front of the server do it"
 _DRAFT_MODEL = ("--speculative-config", "draft_model", "--speculative-config.model", VALUE)
 _TASKS = "the model's files show its tasks"
+#: The last two stand for encodings of conversations, which are chat templates here.
+_TOKENIZERS = ("auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4")
 _POOLING = ("--pooling", VALUE)
 _FRACTION = ("--platform-options.memory_fraction", VALUE)
 
@@ -161,7 +163,7 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--preemption-mode", "the engine computes preempted requests again", "recompute"),
     _ignored("--response-role", "answers are the assistant's", "assistant"),
     _ignored("--chat-template-content-format", "parts of text are joined", "auto", "string"),
-    _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf", "slow", "mistral"),
+    _ignored("--tokenizer-mode", "tokenizer.json is read", *_TOKENIZERS),
     _ignored("--config-format", "config.json is read", "auto", "hf", "mistral"),
     _ignored("--task", _TASKS, "auto", "generate", "embed", "classify", "score"),
     _ignored("--runner", _TASKS, "auto", "generate", "pooling"),

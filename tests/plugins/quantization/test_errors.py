@@ -69,6 +69,9 @@ BAD = [
         {"weight_block_size": [128, 128], "activation_scheme": "static"},
         "activation_scheme must be dynamic",
     ),
+    (fp8.read, {"expert_dtype": "int4"}, "expert_dtype is read as fp8 or fp4, not 'int4'"),
+    (fp8.read_mxfp8, {"weight_block_size": [128, 128]}, r"must be \[1, 32\], not \[128, 128\]"),
+    (fp8.read_mxfp8, {"activation_scheme": "static"}, "activation_scheme is read as dynamic"),
     (
         fp8.read_modelopt,
         {"quant_algo": "W4A8_AWQ"},

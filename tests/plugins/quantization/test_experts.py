@@ -29,6 +29,7 @@ from tests.plugins.quantization.writers import (
     fp4,
     gptq,
     looked_up,
+    mxfp8,
     packed,
     row_maxima,
     signed_nibbles,
@@ -155,6 +156,12 @@ def test_broken_mxfp4(
         open_llm(tmp_path)
 
 
+def inverse_named(made: tuple[dict, torch.Tensor]) -> tuple[dict, torch.Tensor]:
+    """Name scales as DeepSeek does."""
+    parts, dense = made
+    return {"weight": parts["weight"], "weight_scale_inv": parts["weight_scale"]}, dense
+
+
 KEEP = ("lm_head", "mlp.gate")
 #: Only weights are quantized: the same numbers as in the plain model.
 EXACT = {
@@ -187,6 +194,11 @@ EXACT = {
     "quark-mxfp4": Written(
         quark(quark_spec("fp4", "per_group", **MX), exclude=["lm_head", "*.mlp.gate"]),
         {"": fp4(32, "quark")},
+        KEEP,
+    ),
+    "mxfp8": Written(
+        {"quant_method": "mxfp8", "weight_block_size": [1, 32], "ignored_layers": ["gate"]},
+        {"": lambda weight: inverse_named(mxfp8(weight))},
         KEEP,
     ),
     "bitsandbytes-int8": Written(
