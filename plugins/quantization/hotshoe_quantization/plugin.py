@@ -27,6 +27,7 @@ FORMATS = {
     "fbgemm_fp8": "hotshoe_quantization.fp8:read_fbgemm",
     "fp8": "hotshoe_quantization.fp8:read",
     "gptq": "hotshoe_quantization.four_bits:read_gptq",
+    "hqq": "hotshoe_quantization.hqq:read",
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
     "bitsandbytes": "hotshoe_quantization.bitsandbytes:read",
     "mxfp4": "hotshoe_quantization.mxfp4:read",

@@ -14,6 +14,7 @@ from tests.plugins.quantization.writers import (
     flattened,
     fp4,
     gptq,
+    hqq,
     looked_up,
     mxfp8,
     nibbles,
@@ -56,6 +57,14 @@ def weights(bits: int, kind: str, strategy: str, size: int | None, symmetric: bo
 def gptq_config(bits: int, size: int, sym: bool, desc_act: bool = False, **more: object) -> dict:
     values = {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": sym}
     return values | {"desc_act": desc_act, "damp_percent": 0.01} | more
+
+
+def hqq_config(bits: int, size: int | None, **more: object) -> dict:
+    params = {"nbits": bits, "group_size": size, "axis": 1, "view_as_float": False}
+    params |= {"channel_wise": True, "optimize": True, "round_zero": bits == 4}
+    made = {"weight_quant_params": params, "scale_quant_params": None, "zero_quant_params": None}
+    made["offload_meta"] = False
+    return {"quant_method": "hqq", "quant_config": made, "skip_modules": ["lm_head"]} | more
 
 
 def bits_and_bytes(bits: int, **more: object) -> dict:
@@ -131,6 +140,22 @@ EXACT = {
     ),
     "gptq-v2": Written(
         gptq_config(4, 32, False, checkpoint_format="gptq_v2"), {"": gptq(4, 32, False, 2)}
+    ),
+    "hqq": Written(hqq_config(4, 32, skip_modules=["lm_head"]), {"": hqq(4, 32)}),
+    "hqq-by-layer": Written(
+        {
+            "quant_method": "hqq",
+            "quant_config": {
+                f"self_attn.{name}_proj": hqq_config(8, None)["quant_config"] for name in "qkv"
+            }
+            | {f"mlp.{name}_proj": hqq_config(2, 32)["quant_config"] for name in ("gate", "up")},
+            "skip_modules": ["lm_head", "model.layers.1"],
+        },
+        {
+            **{f"{name}_proj": hqq(8, None) for name in "qkv"},
+            **{f"{name}_proj": hqq(2, 32) for name in ("gate", "up")},
+        },
+        ("lm_head", "layers.1"),
     ),
     "w4a16-group": Written(
         compressed("pack-quantized", weights(4, "int", "group", 32)), {"": packed(4, 32, True)}

@@ -211,6 +211,32 @@ def fp4(size: int, kind: str, x_scale: float | None = None) -> Quantizer:
     return quantize
 
 
+def hqq(bits: int, size: int | None) -> Quantizer:
+    """Groups one after the other; a byte holds numbers of each half, or quarter, of them."""
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        groups = weight.reshape(-1, size or weight.shape[1])
+        low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
+        scale = ((high - low) / ((1 << bits) - 1)).half().float()
+        zero = (-low / scale).half().float()
+        values = (groups / scale + zero).round().clamp(0, (1 << bits) - 1)
+        octets = torch.zeros(len(groups) * bits // 8, groups.shape[1], dtype=torch.int32)
+        for place, part in enumerate(values.int().chunk(8 // bits)):
+            octets |= part << (8 - bits - bits * place)
+        return {
+            "W_q": octets.to(torch.uint8),
+            "scale": scale.half(),
+            "zero": zero.half(),
+            "shape": torch.tensor(weight.shape),
+            "nbits": torch.tensor(bits),
+            "axis": torch.tensor(1),
+            "packing": torch.tensor([52, 98]).byte(),
+            "view_as_float": torch.tensor(False),
+        }, ((values - zero) * scale).view(weight.shape)
+
+    return quantize
+
+
 def eight_bits(
     kind: torch.dtype,
     per: str,
