@@ -91,7 +91,7 @@ from hotshoe.slots.state_specs import (
 )
 from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
-from hotshoe.slots.trees import TreeAttentionOp, TreeAttentionSpec, TreeNodes
+from hotshoe.slots.trees import TreeAttentionOp, TreeAttentionSpec, TreeNodes, tree_refusal
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
 from hotshoe.slots.whole import DecoderLayerOp, LayerContext, ModelStepOp, WholeLayer
 from hotshoe.types.rows import RowForm
@@ -197,5 +197,6 @@ __all__ = [
     "narrow",
     "refuse",
     "renewed",
+    "tree_refusal",
     "whole_step",
 ]

@@ -36,6 +36,18 @@ class TreeAttentionSpec:
         return self.attention.dtype
 
 
+def tree_refusal(spec: TreeAttentionSpec, layout: KVLayout) -> str:
+    """Return why a kernel that reads a layout does not serve a specification; empty if it does."""
+    own = spec.attention
+    reasons = {
+        f"layout {spec.layout.name} is not {layout.name}, as read here": spec.layout != layout,
+        "nodes of trees have no distances, as window and alibi count them": own.window is not None
+        or own.alibi is not None,
+        "kv_scales of a checkpoint are not known in trees": own.kv_scales == "tensor",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 @dataclass(frozen=True, slots=True)
 class TreeNodes:
     """Which of a step's tokens are nodes of trees, and which of these see each other.

@@ -35,15 +35,18 @@ def _over_caches() -> tuple[Candidate, ...]:
         padded,
         rotary,
         sparse,
+        tree_attention,
     )
 
     chosen, entries = sparse.SparseMlaAttention, compressed.CompressedAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     room = padded.supports, padded.Attention
+    branching = tree_attention.supports, tree_attention.TreeAttention
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
         Candidate("attention", "padded", *room, layout=padded.declared_layout),
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
+        Candidate("tree_attention", "triton", *branching),
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
         Candidate("sparse_mla_attention", "triton", sparse.supports, chosen),

@@ -17,9 +17,7 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AddNormSpec,
-    Alibi,
     AttentionMetadata,
-    AttentionSpec,
     EmbeddingSpec,
     GatedActivationSpec,
     LayerNormSpec,
@@ -33,13 +31,11 @@ from hotshoe.slots import (
 )
 from hotshoe_triton import (
     activation,
-    attention,
     blocks,
     embedding,
     fp4,
     groups,
     invariant,
-    kv,
     latent,
     layer_norm,
     linear,
@@ -48,6 +44,7 @@ from hotshoe_triton import (
     sampling,
     tuned,
 )
+from hotshoe_triton.attention_cases import LAYOUT, calls_of_attention, kv_cache, tensor
 from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import FLOATS, MOE, OSS, QWEN, mix, quantized
@@ -72,43 +69,6 @@ class Case:
     name: str
     call: Callable[[DeviceFacts], bool]
     quick: bool = False
-
-
-def tensor(facts: DeviceFacts, *shape: int, dtype: str = "bfloat16") -> Tensor:
-    """Return a tensor without values."""
-    return torch.empty(shape, dtype=getattr(torch, dtype), device=facts.device)
-
-
-def kv_cache(facts: DeviceFacts, spec: AttentionSpec | RotaryAndCacheSpec) -> Tensor:
-    """Return the cache of a specification: bytes if it is quantized."""
-    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-    if spec.kv_dtype not in kv.LIMITS:
-        return tensor(facts, 2, 64, numel, dtype=spec.kv_dtype)
-    scales = 4 * spec.block_size * spec.num_kv_heads * (spec.kv_scales == "token")
-    return tensor(facts, 2, 64, numel + scales, dtype="uint8")
-
-
-def attend(
-    spec: AttentionSpec, queries: int, reqs: int = 8, alone: bool = False
-) -> Callable[[DeviceFacts], bool]:
-    """Return a call of attention over `reqs` requests with `queries` each."""
-
-    def call(facts: DeviceFacts) -> bool:
-        if not attention.supports(spec, facts).accepted:
-            return False
-        q = tensor(facts, reqs * queries, spec.num_heads, spec.head_dim, dtype=spec.dtype)
-        cache = kv_cache(facts, spec)
-        ints = [tensor(facts, n, dtype="int32") for n in (reqs + 1, reqs, reqs * queries)]
-        meta = AttentionMetadata(
-            reqs, ints[0], ints[1], tensor(facts, reqs, 32, dtype="int32"), ints[2], queries, 512
-        )
-        sinks = tensor(facts, spec.num_heads, dtype="float32") if spec.sinks else None
-        operation = attention.Attention(spec, facts, alone)
-        operation.kv_scales = tensor(facts, 2, dtype="float32")
-        operation(q, cache, meta, sinks)
-        return True
-
-    return call
 
 
 def attend_latents(
@@ -293,37 +253,9 @@ def sample(size: int) -> Callable[[DeviceFacts], bool]:
     return call
 
 
-LLAMA = AttentionSpec(32, 8, 128, "bfloat16", "bfloat16", 16, 0.088)
-GEMMA = replace(LLAMA, num_heads=16, head_dim=256, block_size=32, window=4096, softcap=50.0)
-SINKS = replace(LLAMA, num_heads=64, head_dim=64, block_size=64, window=128, sinks=True)
-#: head_dim and group that are no powers of two.
-ODD = replace(LLAMA, num_heads=28, num_kv_heads=4, head_dim=80)
-#: As in models of tests: fewer channels than a matrix product takes.
-SMALL = replace(LLAMA, num_heads=4, num_kv_heads=2, head_dim=8)
-EXACT = replace(LLAMA, dtype="float32", kv_dtype="float32")
-ROTATION = RotaryAndCacheSpec(32, 8, 128, 128, "bfloat16", "bfloat16", 16, attention.LAYOUT)
+ROTATION = RotaryAndCacheSpec(32, 8, 128, 128, "bfloat16", "bfloat16", 16, LAYOUT)
 
-ATTENTION = {
-    "32/8x128": LLAMA,
-    "32/8x128 pages of 64": replace(LLAMA, block_size=64),
-    "32/8x128 pages of 128": replace(LLAMA, block_size=128),
-    "16/8x256 window cap": GEMMA,
-    "64/8x64 window sinks": SINKS,
-    "28/4x80": ODD,
-    "32/32x128 slopes": replace(LLAMA, num_kv_heads=32, alibi=Alibi(32)),
-    "4/2x8": SMALL,
-    "32/8x128 float32": EXACT,
-    "32/8x128 float16": replace(LLAMA, dtype="float16", kv_dtype="float16"),
-    "32/8x128 int8 cache": replace(LLAMA, kv_dtype="int8", kv_scales="token"),
-    "32/8x128 e4m3 cache": replace(LLAMA, kv_dtype="float8_e4m3fn", kv_scales="token"),
-    "32/8x128 e4m3 cache scaled": replace(LLAMA, kv_dtype="float8_e4m3fn", kv_scales="tensor"),
-    "32/8x128 e5m2 cache": replace(LLAMA, kv_dtype="float8_e5m2"),
-    "16/8x256 window cap int8 cache": replace(GEMMA, kv_dtype="int8", kv_scales="token"),
-    "32/8x128 float16 int8 cache": replace(
-        LLAMA, dtype="float16", kv_dtype="int8", kv_scales="token"
-    ),
-}
-#: Writers of those caches.
+#: Writers of caches of 8 bits.
 SMALL_CACHES = {
     name: replace(ROTATION, kv_dtype=kind, kv_scales=scales)
     for name, kind, scales in (
@@ -332,8 +264,6 @@ SMALL_CACHES = {
         ("e5m2 cache", "float8_e5m2", "none"),
     )
 }
-#: A mixed step compiles both kernels.
-QUICK = ("mixed", "32/8x128")
 ENDS = (("128", 1), ("512", 1))
 LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 
@@ -353,15 +283,7 @@ EXPERTS = {
 }
 BLOCKS = blocks.WEIGHT, QuantSpec("fp8_e4m3", "group", blocks.WIDTH, dynamic=True)
 CASES: tuple[Case, ...] = (
-    *(
-        Case(f"attention {kind} {name}", attend(spec, queries, reqs), (kind, name) == QUICK)
-        for name, spec in ATTENTION.items()
-        for kind, queries, reqs in (("decode", 1, 8), ("prefill", 64, 1), ("mixed", 2, 8))
-    ),
-    *(
-        Case(f"attention decode {reqs} requests", attend(LLAMA, 1, reqs))
-        for reqs in attention.REQUEST_BLOCKS[1:]
-    ),
+    *(Case(*row) for row in calls_of_attention()),
     *(
         Case(f"delta {kind} {name}", recur(spec, tokens), (kind, name) == ("decode", "32/16x128"))
         for name, spec in DELTA.items()
@@ -392,10 +314,6 @@ CASES: tuple[Case, ...] = (
         for name, (n, k) in LINEAR.items()
         for rows in (1, 8, 32, 64)
         for stored in ("", "int8", "fp8_e4m3")
-    ),
-    *(
-        Case(f"attention alone {kind}", attend(LLAMA, queries, alone=True))
-        for kind, queries in (("decode", 1), ("mixed", 2))
     ),
     *(
         Case(f"linear one tile {stored}".strip(), multiply(8, 4096, 4096, stored, invariant.Linear))

@@ -198,10 +198,15 @@ def row_name(spec: Any, base: Any) -> str:
     """Name a specification by how it differs from the plainest, its main type aside."""
     dtype = getattr(spec, "dtype", None)
     plain = base if dtype is None else in_dtype(base, dtype)
-    usual = set(words_of(clean(plain)))
+    usual = set(_words(plain))
     different = [word for word in _words(spec) if word not in usual]
     return " ".join(different) or f"plain: {' '.join(w for w in _words(base) if 'dtype' not in w)}"
 
 
 def _words(spec: Any) -> list[str]:
-    return [word for word in words_of(clean(spec)) if not word.startswith("layout=")]
+    """Return the fields without those of defaults; attention's fields stand among them."""
+    found: list[str] = []
+    for word in words_of(clean(spec)):
+        name, _, inner = word.partition("=(")
+        found += words_of(inner[:-1]) if name == "attention" else [word]
+    return [word for word in found if not word.startswith("layout=")]

@@ -42,6 +42,8 @@ from hotshoe.slots import (
     ShortConvSpec,
     SparseMlaSpec,
     StateSpaceSpec,
+    TreeAttentionSpec,
+    TreeNodes,
     narrow,
 )
 from hotshoe_rocm.candidates import offered
@@ -102,6 +104,7 @@ FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 #: What layers of Qwen3-8B, Qwen3-30B-A3B and, for latents, DeepSeek-V3 ask for, by slot.
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION, NARROW],
+    "tree_attention": [TreeAttentionSpec(ATTENTION, LAYOUT)],
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
     "sparse_mla_attention": [SPARSE],
@@ -140,11 +143,15 @@ def ints(*shape: int) -> Tensor:
     return tensor(*shape, dtype="int32")
 
 
-def attend(op: Any, spec: AttentionSpec) -> None:
+def attend(op: Any, spec: AttentionSpec, *nodes: TreeNodes) -> None:
     cache = tensor(2, 64, spec.block_size * spec.num_kv_heads * spec.head_dim)
     for queries in (1, 64):
         metadata = AttentionMetadata(8, ints(9), ints(8), ints(8, 16), ints(8), queries, 512)
-        op(tensor(8 * queries, spec.num_heads, spec.head_dim), cache, metadata, None)
+        op(tensor(8 * queries, spec.num_heads, spec.head_dim), cache, metadata, *nodes, None)
+
+
+def branch(op: Any, spec: TreeAttentionSpec) -> None:
+    attend(op, spec.attention, TreeNodes(ints(8), tensor(8 * 64, dtype="int64")))
 
 
 def run_deltas(op: Any, spec: GatedDeltaSpec) -> None:
@@ -238,6 +245,7 @@ def mix(op: Any, spec: MoeSpec) -> None:
 
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
+    "tree_attention": branch,
     "mla_attention": run_latents,
     "indexer": run_index,
     "sparse_mla_attention": run_chosen,

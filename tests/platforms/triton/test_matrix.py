@@ -93,6 +93,7 @@ SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name
         for arch in ("gfx1100", "gfx1151")
         for name in (
             "attention mixed 16/8x256 window cap",
+            "trees 16/8x256 cap",
             "linear one tile int8",
         )
     ),
@@ -168,7 +169,7 @@ def test_kernels_are_compiled_once_for_any_number_of_requests() -> None:
     assert done.stderr == ""
     found = json.loads(done.stdout)
     wanted = {"latent_decode 0", "latent_prefill 1", "sparse_attend 2", "index_choose 3"}
-    assert wanted | {"compress 4"} <= set(found)
+    assert wanted | {"compress 4", "tree_attention 5"} <= set(found)
     assert {kernel: count for kernel, count in found.items() if count != 1} == {}
 
 

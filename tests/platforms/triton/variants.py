@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from hotshoe_triton import matrix, sparse_cases
+from hotshoe_triton.attention_cases import TREES, branch
 from hotshoe_triton.cases import attend_latents
 from hotshoe_triton.device import ARCHS
 
@@ -25,6 +26,7 @@ def main() -> None:
             sparse_cases.attend_chosen(sparse_cases.SparseMlaSpec(LATENT, 64), 1, reqs),
             sparse_cases.index(INDEX, 1, reqs),
             sparse_cases.make_entries(sparse_cases.MADE, 1, reqs),
+            branch(TREES["4/2x8"], 33, reqs),
         )
         for place, call in enumerate(calls):
             with matrix.Compiling(ARCHS["sm_90"]) as compiling:

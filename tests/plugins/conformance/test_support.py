@@ -6,7 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotshoe.platform import DeviceFacts, Target
-from hotshoe.slots import REFERENCE, GatedActivationSpec, accept, refuse, wide_weights
+from hotshoe.slots import (
+    PLAIN_LAYOUT,
+    REFERENCE,
+    AttentionSpec,
+    GatedActivationSpec,
+    TreeAttentionSpec,
+    accept,
+    refuse,
+    wide_weights,
+)
+from hotshoe_conformance.cases.base import in_dtype
 from hotshoe_conformance.support import _glance, _Judge, page, row_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,3 +95,6 @@ def test_rows_are_named_by_what_differs() -> None:
     base = GatedActivationSpec(64, "silu", "float32")
     assert row_name(GatedActivationSpec(64, "gelu", "bfloat16"), base) == "activation=gelu"
     assert row_name(base, base) == "plain: size=64 activation=silu"
+    trees = TreeAttentionSpec(AttentionSpec(4, 2, 64, *["float32"] * 2, 16, 0.125), PLAIN_LAYOUT)
+    sinking = replace(trees, attention=replace(trees.attention, sinks=True))
+    assert row_name(in_dtype(sinking, "float16"), trees) == "sinks=True"

@@ -134,7 +134,7 @@ def absorb(
     table_ptr, first, end, seq_len, block_stride,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    SCALES: tl.constexpr, SLOPED: tl.constexpr,
+    SCALES: tl.constexpr, SLOPED: tl.constexpr, line_M=None, first_node=None,
 ):  # fmt: skip
     """Take the tiles first..end - 1 of keys and values into the running softmax.
 
@@ -146,6 +146,8 @@ def absorb(
         position_M: Position of each row's query; -1 sees nothing.
         slope_M: As `slopes_of` returns them; of no use unless SLOPED.
         MASKED: False where every row sees every key of these tiles.
+        line_M, first_node: Of each row, which keys it sees from key `first_node` on, as 64 bits;
+            None where there are no trees.
     """
     narrow: tl.constexpr = q_MD.dtype == tl.float16 and SCALES > 0
     v_type: tl.constexpr = tl.bfloat16 if narrow else q_MD.dtype
@@ -169,6 +171,10 @@ def absorb(
             seen_MN = key_N[None, :] <= position_M[:, None]
             if WINDOW > 0:
                 seen_MN &= key_N[None, :] > position_M[:, None] - WINDOW
+            if line_M is not None:
+                bit_N = tl.minimum(tl.maximum(key_N - first_node, 0), 63).to(tl.int64)
+                named_MN = ((line_M[:, None] >> bit_N[None, :]) & 1) != 0
+                seen_MN &= (key_N < first_node)[None, :] | named_MN
             scores_MN = tl.where(seen_MN, scores_MN, float("-inf"))
         new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * factor)
         weights_MN = tl.exp2(scores_MN * factor - new_top_M[:, None])
