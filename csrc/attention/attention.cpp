@@ -7,8 +7,6 @@
 // (tiles.h), online softmax (softmax.h), weighted values.
 // Source: Dao et al. 2022, arXiv:2205.14135; Kwon et al. 2023, arXiv:2309.06180.
 
-#include <nanobind/nanobind.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -23,9 +21,6 @@
 #include "attention/tiles.h"
 #include "common/parallel.h"
 #include "common/rows.h"
-#include "record/record.h"
-
-namespace nb = nanobind;
 
 namespace hotshoe {
 namespace {
@@ -280,6 +275,10 @@ class TaskRun {
         terms.slope = args_.slopes[query_head(head, row)] / map_.unit;
         terms.position = position;
       }
+      if (args_.num_nodes) {
+        terms.first_node = args_.seq_lens[unit_.request] - args_.num_nodes[unit_.request] - key;
+        terms.line = args_.lines[token_of(row)];
+      }
       const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, terms,
                                         s_.states[at], s_.weights(at));
       if (rescale == 1.0f || is_first(key)) return;
@@ -426,6 +425,8 @@ void run_task(const AttentionArgs& args, const ScoreMap& map, Workspace& work, i
   }
 }
 
+}  // namespace
+
 void attend(const AttentionArgs& args, int dtype, int kv_dtype) {
   thread_local Workspace work;
   Workspace& shared = work;  // thread_local names would mean the workers' own
@@ -441,57 +442,6 @@ void attend(const AttentionArgs& args, int dtype, int kv_dtype) {
       });
     });
   });
-}
-
-// With the arguments of `stored_as` behind the others.
-template <class... Stored>
-void paged_attention(uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache,
-                     uintptr_t block_table, uintptr_t query_start_loc, uintptr_t seq_lens,
-                     uintptr_t sinks, uintptr_t slopes, int num_reqs, int num_heads,
-                     int num_kv_heads, int head_dim, int block_size, int max_blocks,
-                     int64_t out_stride, int64_t q_stride, int64_t block_stride,
-                     int64_t head_stride, int64_t table_stride, float scale, int window,
-                     float softcap, int dtype, Stored... stored) {
-  AttentionArgs args{reinterpret_cast<const void*>(q), reinterpret_cast<const void*>(k_cache),
-                     reinterpret_cast<const void*>(v_cache), reinterpret_cast<void*>(out),
-                     reinterpret_cast<const int32_t*>(block_table),
-                     reinterpret_cast<const int32_t*>(query_start_loc),
-                     reinterpret_cast<const int32_t*>(seq_lens),
-                     reinterpret_cast<const float*>(sinks),
-                     reinterpret_cast<const float*>(slopes), num_reqs, num_heads, num_kv_heads,
-                     head_dim, block_size, max_blocks, q_stride, out_stride, table_stride,
-                     block_stride, head_stride, scale, window, softcap};
-  attend(args, dtype, stored_as(args, dtype, stored...));
-}
-
-}  // namespace
-
-void bind_attention(nb::module_& m) {
-  m.def(
-      "paged_attention", recorded(&paged_attention<>), nb::call_guard<nb::gil_scoped_release>(),
-      "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
-      "    slopes, num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks,\n"
-      "    out_stride, q_stride, block_stride, head_stride, table_stride, scale, window, softcap,\n"
-      "    dtype)\n\n"
-      "Causal attention of every query token over its request's cached keys and values.\n\n"
-      "Addresses: out, q [num_tokens, num_heads, head_dim] with token strides; k_cache, v_cache\n"
-      "with strides per block and kv head, per head K [head_dim/p][block_size][p] and\n"
-      "V [block_size/p][head_dim][p] with p = 1 for float32, else 2; block_table\n"
-      "[num_reqs, max_blocks] int32 with a row stride; query_start_loc [num_reqs + 1] int32;\n"
-      "seq_lens [num_reqs] int32, this step's tokens included; sinks [num_heads] float32 or 0;\n"
-      "slopes [num_heads] float32 or 0: what logits fall by for each token of distance.\n"
-      "window 0 and softcap 0 mean none. Strides count elements. Requests without queries and\n"
-      "output rows of no request are left alone.\n\n"
-      "Raises:\n    ValueError: A size is out of range, or a request outgrows its block table.");
-  m.def(
-      "paged_attention_8bit", recorded(&paged_attention<int, uintptr_t, bool>),
-      nb::call_guard<nb::gil_scoped_release>(),
-      "paged_attention_8bit(..., dtype, kv_dtype, kv_scales, token_scales)\n\n"
-      "As paged_attention, over a cache of 8 bits: kv_dtype 3 int8, 4 float8_e4m3fn, 5\n"
-      "float8_e5m2. Its numbers are multiplied by kv_scales [2] float32, of keys and of values,\n"
-      "unless that is 0; with token_scales by scales [num_kv_heads, block_size] float32 behind\n"
-      "the numbers of each block.\n\n"
-      "Raises:\n    ValueError: As paged_attention, or kv_dtype is none of these.");
 }
 
 }  // namespace hotshoe

@@ -18,6 +18,8 @@ struct AttentionArgs {
   void* out;
   const int32_t *block_table, *query_start_loc, *seq_lens;
   const float *sinks, *slopes;  // [num_heads] or null
+  const int32_t* num_nodes;     // [num_reqs] last tokens that are nodes of a tree, or null
+  const uint64_t* lines;        // [num_tokens] which nodes of its request a token sees, by bits
   int num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks;
   int64_t q_stride, out_stride, table_stride, block_stride, head_stride;
   float scale;
@@ -74,5 +76,8 @@ constexpr int kReadingRows = 8;
 // Throws std::invalid_argument when a size is out of range, or when a request is longer than its
 // block table or shorter than its own queries.
 void make_plan(const AttentionArgs& args, int threads, Plan& plan);
+
+// Attends, as planned (attention.cpp). Types of queries and results, and of the cache, as codes.
+void attend(const AttentionArgs& args, int dtype, int kv_dtype);
 
 }  // namespace hotshoe

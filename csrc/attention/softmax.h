@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "common/exponential.h"
@@ -87,10 +88,15 @@ inline float largest_of(const float* scores, int padded) {
 // Scores of keys, and weights of their values, are multiplied by scales; null for none. There is a
 // number for each column, 0 behind the last key. With ALiBi (Press et al. 2022, arXiv:2108.12409)
 // mapped scores fall by `slope`, in units of scores, for each column before the row's `position`.
+// From `first_node` on a row sees, of up to 64 columns, those that a bit of `line` names.
 struct RowTerms {
   const float *keys = nullptr, *values = nullptr;
   float slope = 0;
   int position = 0;
+  int first_node = std::numeric_limits<int>::max();
+  uint64_t line = 0;
+
+  bool sees(int column) const { return column < first_node || line >> (column - first_node) & 1; }
 };
 
 inline void multiply_row(float* to, const float* by, int n) {
@@ -106,7 +112,7 @@ inline void add_slope(float* scores, int n, float slope, int position) {
   }
 }
 
-// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
+// Turns scores [begin, end) of a row, those that it sees, into weights, 0 elsewhere up to `padded`, a multiple of two
 // vectors. Returns the factor on what was accumulated before.
 //
 // Weights must be finite, not at most 1: the reference of the chunks before, or at first the
@@ -115,6 +121,7 @@ inline void add_slope(float* scores, int n, float slope, int position) {
 template <class A>
 float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
                   const RowTerms& terms, RowState& state, A* weights) {
+  while (begin < end && !terms.sees(begin)) ++begin;
   if (begin >= end) {  // no key, hence no reference either
     std::fill(weights, weights + padded, A{});
     return 1.0f;
@@ -124,6 +131,9 @@ float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap&
   if (terms.slope != 0) add_slope(scores, padded, terms.slope, terms.position);
   std::fill(scores, scores + begin, kMinusInfinity);
   std::fill(scores + end, scores + padded, kMinusInfinity);
+  for (int i = std::max(begin, terms.first_node); i < end; ++i) {
+    if (!terms.sees(i)) scores[i] = kMinusInfinity;
+  }
   const float exponent = map.exponent(), before = state.reference;
   float reference = before;
   if (before == kMinusInfinity) reference = vmax_lane(vload(scores + begin / VL * VL));

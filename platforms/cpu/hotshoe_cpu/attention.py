@@ -57,7 +57,7 @@ class Attention:
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         self.layout = declared_layout(spec, facts)
-        self._kernel = entry(kernels(facts), "paged_attention", spec.kv_dtype)
+        self.kernel = entry(kernels(facts), "paged_attention", spec.kv_dtype)
         self._width = spec.num_heads * spec.head_dim
         self._heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size)
         self._head_stride = spec.block_size * spec.head_dim
@@ -84,7 +84,7 @@ class Attention:
         table = prepared.block_table
         # Rows behind the last request's are padding of the batch, if anything.
         out = torch.empty(q.size(0), self._width, dtype=q.dtype)
-        self._kernel(
+        self.kernel(
             out.data_ptr(),
             q.data_ptr(),
             self._k,

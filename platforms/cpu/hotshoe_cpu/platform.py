@@ -92,16 +92,21 @@ class CpuPlatform(Platform):
             rotary,
             sampling,
             sparse,
+            tree_attention,
             widened,
         )
 
         attend = attention.supports, attention.Attention
+        embedded = embedding.supports, embedding.Embedding
+        gated = activation.supports, activation.GatedActivation
+        branching = tree_attention.supports, tree_attention.TreeAttention
         wide = padded.supports, padded.Attention
         chosen = sparse.supports, sparse.SparseMlaAttention
         exchange = communicator.supports, communicator.Communicator
         return (
             Candidate("attention", "native", *attend, layout=attention.declared_layout),
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
+            Candidate("tree_attention", "native", *branching),
             Candidate("attention", "padded", *wide, layout=padded.declared_layout),
             Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
             Candidate("linear", "native", linear.supports, linear.Linear),
@@ -111,16 +116,12 @@ class CpuPlatform(Platform):
             Candidate("rms_norm", "native", norm.supports, norm.Norm),
             Candidate("add_rms_norm", "native", norm.supports, norm.AddNorm),
             Candidate("layer_norm", "native", layer_norm.supports, layer_norm.LayerNorm),
-            Candidate(
-                "gated_activation", "native", activation.supports, activation.GatedActivation
-            ),
+            Candidate("gated_activation", "native", *gated),
             Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
             Candidate("moe", "native", moe.supports, moe.Moe),
             Candidate("moe", "by_expert", experts.supports, experts.Moe),
             Candidate("lora", "native", lora.supports, lora.Lora),
-            Candidate(
-                *("embedding", "native", embedding.supports, embedding.Embedding), tolerance=0
-            ),
+            Candidate("embedding", "native", *embedded, tolerance=0),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             *_over_states(),
             Candidate("mla_attention", "native", latent.supports, latent.MlaAttention),

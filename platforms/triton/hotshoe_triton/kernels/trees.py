@@ -16,6 +16,43 @@ from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.prefill import request_of_tile
 
 
+@triton.jit
+def key_tiles(
+    first_place, seq_len, first_node, low, share, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Return the bounds of a piece's tiles of keys, for queries from a place on: those low..full
+    need no mask, and those full..high need one."""
+    last_place = tl.minimum(first_place + BLOCK_Q, seq_len) - 1
+    high = tl.maximum(tl.minimum(low + share, last_place // BLOCK_N + 1), low)
+    full = tl.minimum(first_place + 1, first_node) // BLOCK_N
+    return low, tl.minimum(tl.maximum(full, low), high), high
+
+
+@triton.jit
+def leave(
+    out_ptr, partial_ptr, stats_ptr, acc_MD, top_M, sum_M, token_M, head_M, there_M, num_tokens,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Store the results of a tile's rows, or what this piece has of them.
+
+    Args:
+        partial_ptr: [pieces, num_tokens, NUM_HEADS, HEAD_DIM] float32, averages times their sums.
+        stats_ptr: [pieces, num_tokens, NUM_HEADS, 2] float32, the maximum and the sum of weights;
+            a sum of 0 where a piece has no keys.
+    """
+    channel_D = tl.arange(0, acc_MD.shape[1])
+    there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
+    if tl.num_programs(2) == 1:
+        offsets_MD = ((token_M * NUM_HEADS + head_M) * HEAD_DIM)[:, None] + channel_D[None, :]
+        out_MD = result(acc_MD, sum_M).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + offsets_MD, out_MD, mask=there_MD)
+    else:
+        row_M = (tl.program_id(2).to(tl.int64) * num_tokens + token_M) * NUM_HEADS + head_M
+        tl.store(partial_ptr + row_M[:, None] * HEAD_DIM + channel_D[None, :], acc_MD, there_MD)
+        tl.store(stats_ptr + row_M * 2, top_M, there_M)
+        tl.store(stats_ptr + row_M * 2 + 1, sum_M, there_M)
+
+
 @triton.jit(do_not_specialize=["num_reqs", "table_stride", "share"])
 def tree_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
@@ -31,9 +68,7 @@ def tree_attention(
 
     Args:
         counts_ptr, lines_ptr: [num_reqs] int32 and [num_tokens] int64, as in `TreeNodes`.
-        partial_ptr: [pieces, num_tokens, NUM_HEADS, HEAD_DIM] float32, averages times their sums.
-        stats_ptr: [pieces, num_tokens, NUM_HEADS, 2] float32, the maximum and the sum of weights;
-            a sum of 0 where a piece has no keys.
+        partial_ptr, stats_ptr: As for `leave`.
     """
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
     wait(CHAINED)
@@ -62,13 +97,9 @@ def tree_attention(
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = of_head(
         k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
     )
-    first_place = seq_len - end + first_token
-    last_place = tl.minimum(first_place + BLOCK_Q, seq_len) - 1
-    low = piece * share
-    high = tl.minimum(low + share, last_place // BLOCK_N + 1)
-    # Every row sees all keys of the tiles before this one.
-    full = tl.minimum(first_place + 1, first_node) // BLOCK_N
-    full = tl.minimum(tl.maximum(full, low), high)
+    low, full, high = key_tiles(
+        seq_len - end + first_token, seq_len, first_node, piece * share, share, BLOCK_Q, BLOCK_N
+    )
     acc_MD, top_M, sum_M = absorb(
         acc_MD, top_M, sum_M, q_MD, place_M, row_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
         table_ptr, low, full, seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, 0,
@@ -76,19 +107,13 @@ def tree_attention(
     )  # fmt: skip
     acc_MD, top_M, sum_M = absorb(
         acc_MD, top_M, sum_M, q_MD, place_M, row_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
-        table_ptr, tl.maximum(full, low), high, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE,
+        table_ptr, full, high, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE,
         SCALE, 0, SOFTCAP, BLOCK_N, BLOCK_D, SCALES, False, line_M, first_node,
     )  # fmt: skip
-    if tl.num_programs(2) == 1:
-        out_ptrs_M = out_ptr + (token_M * NUM_HEADS + head_M) * HEAD_DIM
-        out_ptrs_MD = out_ptrs_M[:, None] + channel_D[None, :]
-        tl.store(out_ptrs_MD, result(acc_MD, sum_M).to(out_ptr.dtype.element_ty), mask=there_MD)
-    else:
-        num_tokens = tl.load(starts_ptr + num_reqs).to(tl.int64)
-        piece_M = (piece * num_tokens + token_M) * NUM_HEADS + head_M
-        tl.store(partial_ptr + piece_M[:, None] * HEAD_DIM + channel_D[None, :], acc_MD, there_MD)
-        tl.store(stats_ptr + piece_M * 2, top_M, there_M)
-        tl.store(stats_ptr + piece_M * 2 + 1, sum_M, there_M)
+    leave(
+        out_ptr, partial_ptr, stats_ptr, acc_MD, top_M, sum_M, token_M, head_M, there_M,
+        tl.load(starts_ptr + num_reqs), NUM_HEADS, HEAD_DIM,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_reqs", "pieces"])

@@ -1,0 +1,84 @@
+// Python functions of attention.
+
+#include <nanobind/nanobind.h>
+
+#include "attention/plan.h"
+#include "common/narrow.h"
+#include "record/record.h"
+
+namespace nb = nanobind;
+
+namespace hotshoe {
+namespace {
+
+template <class T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// With the arguments of `stored_as` behind the others.
+template <class... Stored>
+void tree_attention(uintptr_t num_nodes, uintptr_t lines, uintptr_t out, uintptr_t q,
+                    uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_table,
+                    uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t sinks,
+                    uintptr_t slopes, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
+                    int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
+                    int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
+                    int window, float softcap, int dtype, Stored... stored) {
+  AttentionArgs args{at<const void>(q), at<const void>(k_cache), at<const void>(v_cache),
+                     at<void>(out), at<const int32_t>(block_table),
+                     at<const int32_t>(query_start_loc), at<const int32_t>(seq_lens),
+                     at<const float>(sinks), at<const float>(slopes), at<const int32_t>(num_nodes),
+                     at<const uint64_t>(lines), num_reqs, num_heads, num_kv_heads, head_dim,
+                     block_size, max_blocks, q_stride, out_stride, table_stride, block_stride,
+                     head_stride, scale, window, softcap};
+  attend(args, dtype, stored_as(args, dtype, stored...));
+}
+
+// Binds a kernel of trees for steps that have none.
+template <class... A>
+auto without_trees(void (*kernel)(uintptr_t, uintptr_t, A...)) {
+  static auto* const all = kernel;
+  return recorded(+[](A... arguments) { all(0, 0, arguments...); });
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  const auto plain = &tree_attention<>;
+  const auto narrow = &tree_attention<int, uintptr_t, bool>;
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  m.def(
+      "paged_attention", without_trees(plain), unlocked,
+      "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
+      "    slopes, num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks,\n"
+      "    out_stride, q_stride, block_stride, head_stride, table_stride, scale, window, softcap,\n"
+      "    dtype)\n\n"
+      "Causal attention of every query token over its request's cached keys and values.\n\n"
+      "Addresses: out, q [num_tokens, num_heads, head_dim] with token strides; k_cache, v_cache\n"
+      "with strides per block and kv head, per head K [head_dim/p][block_size][p] and\n"
+      "V [block_size/p][head_dim][p] with p = 1 for float32, else 2; block_table\n"
+      "[num_reqs, max_blocks] int32 with a row stride; query_start_loc [num_reqs + 1] int32;\n"
+      "seq_lens [num_reqs] int32, this step's tokens included; sinks [num_heads] float32 or 0;\n"
+      "slopes [num_heads] float32 or 0: what logits fall by for each token of distance.\n"
+      "window 0 and softcap 0 mean none. Strides count elements. Requests without queries and\n"
+      "output rows of no request are left alone.\n\n"
+      "Raises:\n    ValueError: A size is out of range, or a request outgrows its block table.");
+  m.def(
+      "paged_attention_8bit", without_trees(narrow), unlocked,
+      "paged_attention_8bit(..., dtype, kv_dtype, kv_scales, token_scales)\n\n"
+      "As paged_attention, over a cache of 8 bits: kv_dtype 3 int8, 4 float8_e4m3fn, 5\n"
+      "float8_e5m2. Its numbers are multiplied by kv_scales [2] float32, of keys and of values,\n"
+      "unless that is 0; with token_scales by scales [num_kv_heads, block_size] float32 behind\n"
+      "the numbers of each block.\n\n"
+      "Raises:\n    ValueError: As paged_attention, or kv_dtype is none of these.");
+  const char* const trees =
+      "tree_attention(num_nodes, lines, out, ...)\n\n"
+      "As paged_attention with the same end of its name. Addresses: num_nodes [num_reqs] int32,\n"
+      "last tokens that are nodes of a tree; lines [num_tokens] int64, whose bits name the nodes\n"
+      "that a token sees.";
+  m.def("tree_attention", recorded(plain), unlocked, trees);
+  m.def("tree_attention_8bit", recorded(narrow), unlocked, trees);
+}
+
+}  // namespace hotshoe
