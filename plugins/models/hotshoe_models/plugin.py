@@ -114,6 +114,7 @@ ARCHITECTURES = {
     "StableLmForCausalLM": "hotshoe_models.stablelm:build",
     "Starcoder2ForCausalLM": "hotshoe_models.starcoder2:build",
     "YoutuForCausalLM": "hotshoe_models.youtu:build",
+    "Zamba2ForCausalLM": "hotshoe_models.zamba2:build",
     "AfmoeForCausalLM": "hotshoe_models.afmoe:build",
     "CwmForCausalLM": "hotshoe_models.llamas:build_cwm",
     "FlexOlmoForCausalLM": "hotshoe_models.olmoe:build_flex",

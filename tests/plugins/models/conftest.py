@@ -2253,6 +2253,29 @@ VARIANTS += [
         end_to_end=True,
     ),
 ]
+ZAMBA = {
+    "num_hidden_layers": 4,
+    "layers_block_type": ["hybrid", "hybrid", "mamba", "hybrid"],
+    "mamba_d_state": 8,
+    "n_mamba_heads": 8,
+    "num_key_value_heads": 4,
+    "adapter_rank": 4,
+}
+VARIANTS += [
+    Variant(
+        "zamba2",
+        "Zamba2",
+        {
+            **ZAMBA,
+            "mamba_ngroups": 2,
+            "num_mem_blocks": 2,
+            "use_shared_attention_adapter": True,
+            "use_mem_rope": True,
+        },
+        undivided=True,
+    ),
+    Variant("zamba2-one-block", "Zamba2", ZAMBA, raw=True, undivided=True),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),

@@ -84,6 +84,7 @@ from hotshoe_models import (
     qwen_vl,
     smollm3,
     youtu,
+    zamba2,
 )
 
 DEFAULTS = {
@@ -138,6 +139,7 @@ DEFAULTS = {
     "MiniMaxConfig": minimax_text.DEFAULTS,
     "MiniMaxM3VLTextConfig": minimax_m3.DEFAULTS,
     "DbrxConfig": dbrx.DEFAULTS,
+    "Zamba2Config": zamba2.DEFAULTS,
     "MllamaTextConfig": mllama.DEFAULTS,
     "Apertus1p5TextConfig": apertus.TEXT_DEFAULTS,
     "Phi4MultimodalConfig": phi3.SEEING_DEFAULTS,
@@ -214,6 +216,7 @@ UNREAD |= {
 #: Of a choice among blocks, all of which are read here.
 UNREAD |= {"index_n_heads", "index_head_dim", "index_local_blocks"}
 UNREAD |= {"vision_config", "audio_config"}  # of Phi-4 multimodal
+UNREAD |= {"chunk_size", "use_mem_eff_path", "num_logits_to_keep", "use_conv_bias"}  # of Zamba
 UNREAD |= {"block_size"}  # tokens of MiniMax's chunks, which change no result
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
