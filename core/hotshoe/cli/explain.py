@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: Characters of a line of names.
 WRAP = 100
 CACHES_HEADER = ("keeps", "layers", "numbers", "pool", "block", "longest request", "empty places")
+FORGONE_HEADER = ("slot", "form", "candidate", "why not")
 WEIGHTS_HEADER = ("tensor", "alike", "shape", "in the file", "held by", "part", "kept as")
 
 
@@ -141,7 +142,10 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "caches": [_group_values(group) for group in explanation.caches],
         "unbuilt": dict(explanation.unbuilt),
         "unasked": dict(explanation.unasked),
-        "forgone": dict(explanation.forgone),
+        "forgone": [
+            {"slot": slot, "form": form, "others": dict(why)}
+            for (slot, form), why in explanation.forgone.items()
+        ],
         "packages": dict(explanation.packages),
         "numerics": {"hash": _hash(explanation), "of": list(explanation.numerics)},
         "weights": [asdict(fate) for fate in explanation.weights],
@@ -169,7 +173,7 @@ def as_text(explanation: Explanation) -> str:
         _section("decided for you", table(("option", "value", "because"), changes)),
         _section("slots", table(header, chosen)),
         *(f"{slot} was not asked: {'; '.join(why)}" for slot, why in explanation.unasked.items()),
-        *(f"{form}: preferred, but {why}" for form, why in explanation.forgone.items()),
+        _section("preferred, but not taken", table(FORGONE_HEADER, _forgone_rows(explanation))),
         f"\nnumerics {_hash(explanation)}" * bool(explanation.numerics),
         _section("packages", table(("package", "candidates"), _package_rows(explanation))),
         _section("weights", table(WEIGHTS_HEADER, [_weight_row(w) for w in explanation.weights])),
@@ -184,6 +188,15 @@ def as_text(explanation: Explanation) -> str:
         ),
     ]
     return "\n".join(section for section in sections if section)
+
+
+def _forgone_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+    """Say of preferred forms why each candidate does not take them."""
+    rows: list[tuple[str, ...]] = []
+    for about, why in explanation.forgone.items():
+        reasons = why or [("", "the platform offers nothing")]
+        rows += [((*about, *one) if one is reasons[0] else ("", "", *one)) for one in reasons]
+    return rows
 
 
 def _hash(explanation: Explanation) -> str:

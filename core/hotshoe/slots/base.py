@@ -205,8 +205,8 @@ class Selector:
         self.decisions: dict[tuple[str, Any], Decision] = {}
         #: How often an operation was built for a specification: how many layers have it.
         self.uses: Counter[tuple[str, Any]] = Counter()
-        #: Specifications that were preferred to others, and why none but the reference serves them.
-        self.forgone: dict[tuple[str, Any], str] = {}
+        #: Specifications that were preferred, and why each candidate does not serve them.
+        self.forgone: dict[tuple[str, Any], tuple[tuple[str, str], ...]] = {}
         self._defects: dict[tuple[str, Any, str], Verdict] = {}
         self._owners = Owners()
         self._met: set[tuple[str, str]] = set()
@@ -309,9 +309,13 @@ class Selector:
 
     def prefers(self, slot: str, spec: Any) -> bool:
         """Tell the same of what is preferred to another specification, and keep why not."""
-        if why := self.hindrance(slot, spec):
-            self.forgone[slot, spec] = why
-        return not why
+        if self.offers(slot, spec):
+            return True
+        names = sorted(self._by_slot[slot].keys() - {REFERENCE, COMPOSED})
+        asked = [(name, self._ask(name, self._by_slot[slot][name], spec)) for name in names]
+        why = ((n, "--kernel names others" if v.accepted else v.reason) for n, v in asked)
+        self.forgone[slot, spec] = tuple(why)
+        return False
 
     def hindrance(self, slot: str, spec: Any) -> str:
         """Say why none but the reference would serve, "" if another would; keeps no decision."""

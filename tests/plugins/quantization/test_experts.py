@@ -1,6 +1,7 @@
 """Quantized experts through the whole engine, stacked and by name, against plain ones."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,6 +38,9 @@ from tests.plugins.quantization.writers import (
 )
 
 from hotshoe import LLM
+from hotshoe.cli.explain import as_json, as_text
+from hotshoe.config import EngineConfig
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import CheckpointError
 
 OPTIONS = {"platform": "cpu", "skip_tokenizer_init": True, "max_num_seqs": 2, "max_model_len": 64}
@@ -331,3 +335,14 @@ def test_experts_that_only_quantized_files_name(tmp_path: Path, open_llm: Open) 
     stored = rewritten(plain, tmp_path / "stored", config, change)
     options = {"dtype": "float32"}
     assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
+
+
+def test_explain_says_why_x_is_not_in_four_bits(qwen: Path, tmp_path: Path) -> None:
+    stored, _ = write(qwen, tmp_path, EXACT["nvfp4-x"])
+    found = explain(EngineConfig(str(stored), platform="cpu", skip_tokenizer_init=True))
+    form = "fp4_e2m1 by group of 16, x in fp4_e2m1 by group of 16"
+    assert found.forgone.keys() == {("linear", form), ("moe", form)}
+    row = rf"moe +{form} +by_expert +gate_up: x would have to be rounded to fp4_e2m1 first"
+    assert re.search(row, as_text(found))
+    told = {one["slot"]: one["others"] for one in json.loads(json.dumps(as_json(found)))["forgone"]}
+    assert "widened" in told["linear"] and "native" in told["moe"]

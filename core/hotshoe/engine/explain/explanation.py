@@ -75,8 +75,8 @@ class Explanation:
         shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
         unasked: Slots that were not asked, and why.
-        forgone: Forms that layers would prefer to those that they have, and why no kernel takes
-            them.
+        forgone: Slots and forms that layers would prefer to what they have, and why each candidate
+            does not take them.
         packages: The package of each candidate that was asked, by `slot/name`.
         numerics: What decides the bits of results, a line each; see `numerics`.
         weights: What becomes of each tensor of the checkpoint.
@@ -92,7 +92,7 @@ class Explanation:
     shares: tuple[float, ...] = ()
     unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unasked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    forgone: Mapping[str, str] = field(default_factory=dict)
+    forgone: Mapping[tuple[str, str], Sequence[tuple[str, str]]] = field(default_factory=dict)
     weights: tuple[WeightFate, ...] = ()
     weights_note: str = ""
     caches: tuple[GroupUse, ...] = ()
@@ -175,12 +175,12 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     return said or "none recorded"
 
 
-def _forgone(selector: Selector) -> dict[str, str]:
-    """Return why no kernel takes forms that are preferred, by slot and form."""
+def _forgone(selector: Selector) -> dict[tuple[str, str], Sequence[tuple[str, str]]]:
+    """Return why no candidate takes forms that are preferred; of several sizes the last counts."""
     from hotshoe.layers.linear import form_of
 
     return {
-        f"{slot}, {form_of(selector.slots[slot].matrices(spec)[0])}": why
+        (slot, form_of(selector.slots[slot].matrices(spec)[0])): why
         for (slot, spec), why in selector.forgone.items()
     }
 
