@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError
+from hotshoe.layers.host_memory import HostBlocks
 from hotshoe.layers.weights import HOST
 from hotshoe.slots import AdaptableMoeOp, Selector, TransferOp
 from hotshoe.slots.contract import takes_quantized
@@ -26,9 +27,6 @@ from hotshoe.slots.sizes import linear_bytes
 GIB = 2**30
 #: Operations of a ring that have memory on the device.
 PLACES = 2
-#: Host memory is taken in blocks of this size: page-locked memory is granted in powers of two.
-BLOCK_BYTES = 2**28
-ALIGNMENT = 256
 #: Copies that tell how fast they are.
 MEASURED_BYTES = 2**28
 
@@ -78,7 +76,7 @@ class Offload:
         self._option, self._pattern, self._wanted_bytes = option, pattern, wanted_bytes
         self._kinds: dict[tuple[str, Any, str], list[Streamed]] = {}
         self.rings: list[Ring] = []
-        self._block = torch.empty(0, dtype=torch.uint8)
+        self._blocks: HostBlocks | None = None
 
     def take(
         self, selector: Selector, slot: str, spec: Any, names: Iterable[str], operation: Any
@@ -191,21 +189,19 @@ class Offload:
         Raises:
             MemoryLimitError: The host does not grant it.
         """
-        nbytes = -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        if nbytes > len(self._block):
-            size = max(min(BLOCK_BYTES, 1 << max(self.step_bytes - 1, 1).bit_length()), nbytes)
-            try:
-                self._block = self.transfer.host_buffer(size)
-            except RuntimeError as error:
-                raise MemoryLimitError(
-                    f"{self._option}: the host grants no {self.step_bytes / GIB:.1f} GiB of "
-                    f"memory that the device reads ({error}); mean fewer layers"
-                ) from error
-        own, self._block = self._block[:nbytes], self._block[nbytes:]
+        if self._blocks is None:
+            self._blocks = HostBlocks(self.transfer.host_buffer, self.step_bytes)
+        try:
+            own = self._blocks.take(tensor.nbytes)
+        except RuntimeError as error:
+            raise MemoryLimitError(
+                f"{self._option}: the host grants no {self.step_bytes / GIB:.1f} GiB of "
+                f"memory that the device reads ({error}); mean fewer layers"
+            ) from error
         laid_out = torch.empty_like(
             torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
         )  # strides without gaps stay
-        flat = own[: tensor.nbytes].view(tensor.dtype)
+        flat = own.view(tensor.dtype)
         return flat.as_strided(tensor.shape, laid_out.stride(), flat.storage_offset())
 
     def report(self) -> dict[str, str]:

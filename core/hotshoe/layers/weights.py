@@ -276,14 +276,11 @@ class WeightTable:
                         f"which {_called(place.holder)} takes together with it"
                     )
 
-    def move_to_host(self) -> Callable[[], None]:
-        """Copy what holders keep into host memory, giving the device's back where it is another.
-
-        Returns:
-            A function that copies all of it back, into new device memory.
+    def on_device(self) -> list[torch.UntypedStorage]:
+        """Return the memory of what holders keep, each piece once, where the host is another.
 
         Raises:
-            RequestError: A holder does not tell its state; nothing has been moved.
+            RequestError: A holder does not tell its state, or memory cannot be given back.
         """
         storages: dict[int, torch.UntypedStorage] = {}
         for holder in self.holders():
@@ -297,20 +294,7 @@ class WeightTable:
                 if tensor.device != HOST:
                     storage = _movable(tensor)
                     storages[storage.data_ptr()] = storage
-        moved = []
-        for storage in storages.values():
-            host = torch.empty(storage.nbytes(), dtype=torch.uint8).untyped_storage()
-            moved.append((storage, host.copy_(storage)))
-        for storage, _ in moved:  # all are copied: a host without room leaves them where they are
-            storage.resize_(0)
-
-        def restore() -> None:
-            while moved:
-                storage, copy = moved.pop()
-                storage.resize_(copy.nbytes())
-                storage.copy_(copy)
-
-        return restore
+        return list(storages.values())
 
 
 def _movable(tensor: Tensor) -> torch.UntypedStorage:

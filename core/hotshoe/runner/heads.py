@@ -3,7 +3,7 @@ lie beside the model's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import torch
 
 from hotshoe.config import MTP, EngineConfig
 from hotshoe.errors import CheckpointError, ConfigError
@@ -71,23 +71,7 @@ def load_beside(ctx: BuildContext, config: EngineConfig) -> None:
             raise CheckpointError(f"speculative_config.model {place}: {error}") from error
 
 
-def move_to_host(ctx: BuildContext) -> Callable[[], None]:
-    """Copy the weights of all tables into host memory, as `WeightTable.move_to_host`; what returns
-    them is returned.
-
-    Raises:
-        RequestError: A holder does not tell its state; nothing has been moved.
-    """
-    moved: list[Callable[[], None]] = []
-
-    def restore() -> None:
-        while moved:
-            moved.pop()()
-
-    try:
-        tables = [ctx.weights, *(table for table, _ in ctx.beside)]
-        moved.extend(table.move_to_host() for table in tables)
-    except BaseException:
-        restore()
-        raise
-    return restore
+def on_device(ctx: BuildContext) -> list[torch.UntypedStorage]:
+    """Return the memory of all tables' weights, as `WeightTable.on_device`."""
+    tables = [ctx.weights, *(table for table, _ in ctx.beside)]
+    return [storage for table in tables for storage in table.on_device()]

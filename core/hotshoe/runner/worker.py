@@ -32,6 +32,7 @@ from hotshoe.layers import (
     allocate_caches,
     assign_views,
 )
+from hotshoe.layers.host_memory import RestingPlace
 from hotshoe.layers.offload import offload_of
 from hotshoe.loader import load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
@@ -44,7 +45,7 @@ from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import TOKEN_SIZES, decode_sizes, graph_sizes
-from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_further
+from hotshoe.runner.heads import head_of, load_beside, on_device, wants_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
@@ -123,7 +124,7 @@ class TorchWorker:
         self._specs: list[CacheSpec] | None = None
         self._first_layer = 0
         self._profiler: Profiler | None = None
-        self._fetch_weights: Callable[[], None] | None = None
+        self._resting: RestingPlace | None = None
         self._graph: GraphSpec | None = None
         self._checks = ResultChecks(selector, config.check_candidates)
         #: From the width of the logits and their device to stages of plugins, if there are any.
@@ -140,6 +141,7 @@ class TorchWorker:
             if GENERATE in model.tasks:  # recorded steps end in logits
                 self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(ctx, model.vocab_size)
+            self._resting = RestingPlace(self._ops.transfer)
             self._check_memory(ctx)
         self._peers = Peers(self._mesh, ctx.communicator, self._group(self._mesh.pp_ranks))
         if self._rendezvous is not None:
@@ -390,9 +392,10 @@ class TorchWorker:
 
     @torch.inference_mode()
     def offload(self) -> None:
-        assert self._context is not None
-        with enough_memory("copy the weights to host memory"):
-            self._fetch_weights = move_to_host(self._context)
+        assert self._context is not None and self._resting is not None
+        if self._config.enable_eplb:  # experts may have changed places
+            self._resting.forget()
+        self._resting.give_up(on_device(self._context))
         if self.execute is not too_early:
             self.execute = too_early
             self._free_cache()
@@ -403,14 +406,14 @@ class TorchWorker:
 
     @torch.inference_mode()
     def restore(self) -> None:
-        assert self._fetch_weights is not None
+        assert self._resting is not None
         with enough_memory("take the weights back"):
-            self._fetch_weights()
-        self._fetch_weights = None
+            self._resting.take_back()
 
     @torch.inference_mode()
     def update_weights(self, weights: Weights, check_only: bool = False) -> None:
-        assert self._context is not None
+        assert self._context is not None and self._resting is not None
+        self._resting.forget()
         with self._guard:
             update_weights(self._context.weights, source_of(weights), check_only)
             self._context.settle()
@@ -474,7 +477,7 @@ class TorchWorker:
 
     def close(self) -> None:
         self.execute = too_early
-        self._model = self._context = self._ops = self._fetch_weights = None
+        self._model = self._context = self._ops = self._resting = None
         self._head = None
         gc.collect()  # recordings must go before the communicator that they use
         self._peers.close()

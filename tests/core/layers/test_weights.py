@@ -73,46 +73,39 @@ def test_two_shapes_for_one_name_are_a_programmers_error():
         collecting(table, "w", (2,))
 
 
-def test_weights_in_host_memory_stay_where_they_are():
+def kept(table: WeightTable, name: str, weight: torch.Tensor | None) -> None:
+    """Expect a weight of a holder that tells its state, if there is one."""
+    state = None if weight is None else lambda: {"weight": weight}
+    place = Place(Holder("linear", f"of {name}", "float32", state), "weight", (0, 3), ())
+    table.expect(name, (3,), lambda tensor: None, place=place)
+
+
+def test_weights_in_host_memory_have_none_on_a_device():
     table = WeightTable()
-    weight = torch.ones(3)
-    holder = Holder("linear", "a", "float32", lambda: {"weight": weight})
-    place = Place(holder, "weight", (0, 3), ())
-    table.expect("w", (3,), weight.copy_, place=place)
-    address = weight.data_ptr()
-    table.move_to_host()()
-    assert weight.data_ptr() == address and weight.tolist() == [1, 1, 1]
+    kept(table, "w", torch.ones(3))
+    assert table.on_device() == []
+
+
+def test_memory_on_a_device_is_told_once(monkeypatch):
+    table, both = WeightTable(), torch.ones(6)
+    for name, weight in zip("abc", (both[:3], both[3:], torch.ones(3)), strict=True):
+        kept(table, name, weight)
+    monkeypatch.setattr(weights, "HOST", torch.device("meta"))  # so that these are elsewhere
+    assert [storage.nbytes() for storage in table.on_device()] == [24, 12]
 
 
 def test_a_holder_that_does_not_tell_its_state_is_not_moved():
     table = WeightTable()
-    place = Place(Holder("linear", "closed", "float32", None), "weight", (0, 3), ())
-    table.expect("w", (3,), lambda tensor: None, place=place)
-    with pytest.raises(RequestError, match="candidate closed of slot linear does not tell"):
-        table.move_to_host()
-
-
-def test_a_host_without_room_leaves_all_weights_where_they_are(monkeypatch):
-    table, kept = WeightTable(), [torch.ones(3), torch.ones(3)]
-    for name, weight in zip("ab", kept, strict=True):
-        holder = Holder("linear", name, "float32", lambda w=weight: {"weight": w})
-        place = Place(holder, "weight", (0, 3), ())
-        table.expect(name, (3,), lambda tensor: None, place=place)
-    rooms = iter([torch.empty(12, dtype=torch.uint8)])
-    monkeypatch.setattr(weights, "HOST", torch.device("meta"))  # so that these are elsewhere
-    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: next(rooms))
-    with pytest.raises(StopIteration):
-        table.move_to_host()
-    assert [weight.tolist() for weight in kept] == [[1, 1, 1], [1, 1, 1]]
+    kept(table, "closed", None)
+    with pytest.raises(RequestError, match="candidate of closed of slot linear does not tell"):
+        table.on_device()
 
 
 def test_memory_of_a_device_that_cannot_be_given_back():
     table = WeightTable()
-    weight = torch.empty(3, device="meta")
-    holder = Holder("linear", "a", "float32", lambda: {"weight": weight})
-    table.expect("w", (3,), lambda tensor: None, place=Place(holder, "weight", (0, 3), ()))
+    kept(table, "w", torch.empty(3, device="meta"))
     with pytest.raises(RequestError, match="memory of device meta cannot be given back"):
-        table.move_to_host()
+        table.on_device()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])

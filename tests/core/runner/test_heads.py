@@ -1,14 +1,14 @@
 """A head is there where the method needs one, and its lack is named."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError, RequestError
-from hotshoe.runner.heads import check_tree, head_of, move_to_host, wants_further
+from hotshoe.errors import ConfigError
+from hotshoe.runner.heads import check_tree, head_of, on_device, wants_further
 from hotshoe.types.mesh import Axis
 from hotshoe.types.trees import parse_tree
 
@@ -53,27 +53,8 @@ def test_a_tree_needs_a_head_that_makes_it_and_caches_with_places() -> None:
     check_tree(chains, ctx)
 
 
-class Table:
-    """Of weights that are moved, or cannot be."""
-
-    def __init__(self, moved: list[str], name: str) -> None:
-        self.moved, self.name = moved, name
-
-    def move_to_host(self) -> Callable[[], None]:
-        if not self.name:
-            raise RequestError("cannot be moved")
-        self.moved.append(self.name)
-        return lambda: self.moved.remove(self.name)
-
-
-def test_weights_move_together_or_not_at_all() -> None:
-    moved: list[str] = []
-    place = Path("head")
-    both = SimpleNamespace(weights=Table(moved, "model"), beside=[(Table(moved, "head"), place)])
-    restore = move_to_host(both)
-    assert moved == ["model", "head"]
-    restore()
-    assert moved == []
-    with pytest.raises(RequestError):
-        move_to_host(SimpleNamespace(weights=both.weights, beside=[(Table(moved, ""), place)]))
-    assert moved == []
+def test_heads_sleep_beside_their_models() -> None:
+    storages = [torch.ones(3).untyped_storage() for _ in range(3)]
+    model = SimpleNamespace(on_device=lambda: storages[:2])
+    head = SimpleNamespace(on_device=lambda: storages[2:])
+    assert on_device(SimpleNamespace(weights=model, beside=[(head, Path("head"))])) == storages

@@ -9,7 +9,7 @@ from tests.platforms.triton.conftest import DEVICE, ON_DEVICE, device_facts
 
 from hotshoe.slots import GraphSpec, TransferSpec
 from hotshoe_triton.graph import Graph
-from hotshoe_triton.transfer import Transfer, supports
+from hotshoe_triton.transfer import LARGE, Transfer, locked, supports
 
 SPEC = TransferSpec(2)
 
@@ -115,6 +115,51 @@ def test_weights_arrive_in_recordings_too() -> None:
         wanted = sum(value << (3 - i) for i, value in enumerate(values))
         for found in (step(), replay()):
             assert (found.cpu() == wanted).all()
+
+
+class Runtime:
+    """Locks pages, unless it refuses."""
+
+    def __init__(self, refusal: int = 0) -> None:
+        self.refusal, self.locked = refusal, dict[int, int]()
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+        assert flags == 0
+        if not self.refusal:
+            self.locked[address] = nbytes
+        return self.refusal
+
+    def cudaHostUnregister(self, address: int) -> None:
+        del self.locked[address]
+
+
+def test_large_buffers_are_locked_while_they_live() -> None:
+    runtime = Runtime()
+    memory = locked(types.SimpleNamespace(cudart=lambda: runtime), 5000)
+    assert memory is not None and (memory.shape, memory.dtype) == ((5000,), torch.uint8)
+    part = memory[100:]
+    del memory
+    assert runtime.locked == {part.data_ptr() - 100: 5000}
+    del part
+    assert not runtime.locked
+
+
+def test_pages_that_no_runtime_locks() -> None:
+    assert locked(types.SimpleNamespace(), 5000) is None
+    assert locked(types.SimpleNamespace(cudart=lambda: Runtime(2)), 5000) is None
+
+
+@pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
+def test_large_buffers_on_a_device() -> None:
+    transfer = Transfer(SPEC, device_facts("any", DEVICE))
+    for _ in range(2):  # the second may lie where the first did
+        host = transfer.host_buffer(LARGE + 4096)
+        assert host.is_pinned() and len(host) == LARGE + 4096
+        host.random_()
+        device = torch.zeros(len(host), dtype=torch.uint8, device=DEVICE)
+        transfer.upload(host, device)
+        assert torch.equal(device.cpu(), host)
+        del host
 
 
 @pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")

@@ -1,0 +1,97 @@
+"""Host memory that a device reads and writes by itself, in blocks, and weights that wait there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import MemoryLimitError
+from hotshoe.slots import TransferOp
+
+#: Memory is taken in blocks of this size: page-locked memory is granted in powers of two.
+BLOCK_BYTES = 2**28
+ALIGNMENT = 256
+HostBuffer: TypeAlias = Callable[[int], Tensor]
+
+
+class HostBlocks:
+    """Pieces of host memory, of few large blocks.
+
+    Args:
+        buffer: Returns bytes that copies use; as `TransferOp.host_buffer`.
+        expected: About as many bytes are asked for in all.
+    """
+
+    def __init__(self, buffer: HostBuffer, expected: int) -> None:
+        self._buffer = buffer
+        self._size = min(BLOCK_BYTES, 1 << max(expected - 1, 1).bit_length())
+        self._block = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, nbytes: int) -> Tensor:
+        """Return [nbytes] uint8, aligned, not initialized.
+
+        Raises:
+            RuntimeError: The host does not grant it.
+        """
+        padded = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if padded > len(self._block):
+            self._block = self._buffer(max(self._size, padded))
+        own, self._block = self._block[:padded], self._block[padded:]
+        return own[:nbytes]
+
+
+class RestingPlace:
+    """Copies of a device's memory on the host, kept for the next time.
+
+    Args:
+        transfer: Copies between both.
+    """
+
+    def __init__(self, transfer: TransferOp) -> None:
+        self._transfer = transfer
+        self._copies: list[tuple[Tensor, Tensor]] = []  # on the device, and on the host
+        self._valid = False
+
+    def forget(self) -> None:
+        """Copy all anew next time: the device's memory has changed."""
+        self._valid = False
+
+    def give_up(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """Give a device's memory back, once all of it is in host memory.
+
+        Raises:
+            MemoryLimitError: The host does not grant as much; nothing has been given back.
+        """
+        found = {storage.data_ptr(): storage for storage in storages}
+        if found.keys() != {there.data_ptr() for there, _ in self._copies}:
+            self._valid, self._copies = False, []
+            self._copies = self._room(list(found.values()))
+        if not self._valid:
+            for there, here in self._copies:
+                here.copy_(there, non_blocking=True)
+            self._transfer.download([])()
+        for there, _ in self._copies:
+            there.untyped_storage().resize_(0)
+        self._valid = True
+
+    def take_back(self) -> None:
+        """Take memory on the device again, with all that it held."""
+        for there, here in self._copies:
+            there.untyped_storage().resize_(len(here))
+            self._transfer.upload(here, there)
+        self._transfer.download([])()
+
+    def _room(self, storages: list[torch.UntypedStorage]) -> list[tuple[Tensor, Tensor]]:
+        nbytes = sum(storage.nbytes() for storage in storages)
+        blocks = HostBlocks(self._transfer.host_buffer, nbytes)
+        flat = [torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in storages]
+        try:
+            return [(there, blocks.take(len(there))) for there in flat]
+        except RuntimeError as error:
+            raise MemoryLimitError(
+                f"the host grants no {nbytes / 2**30:.1f} GiB of memory that the device reads, to "
+                f"keep the weights ({error}); free some, or use sleep level 2"
+            ) from error
