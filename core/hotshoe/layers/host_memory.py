@@ -48,10 +48,11 @@ class RestingPlace:
 
     Args:
         transfer: Copies between both.
+        changing: The device's memory changes unasked, as where experts change places.
     """
 
-    def __init__(self, transfer: TransferOp) -> None:
-        self._transfer = transfer
+    def __init__(self, transfer: TransferOp, changing: bool = False) -> None:
+        self._transfer, self._changing = transfer, changing
         self._copies: list[tuple[Tensor, Tensor]] = []  # on the device, and on the host
         self._valid = False
 
@@ -75,14 +76,13 @@ class RestingPlace:
             self._transfer.download([])()
         for there, _ in self._copies:
             there.untyped_storage().resize_(0)
-        self._valid = True
+        self._valid = not self._changing
 
     def take_back(self) -> None:
-        """Take memory on the device again, with all that it held."""
+        """Take memory on the device again, with all that it held for work that is launched next."""
         for there, here in self._copies:
             there.untyped_storage().resize_(len(here))
             self._transfer.upload(here, there)
-        self._transfer.download([])()
 
     def _room(self, storages: list[torch.UntypedStorage]) -> list[tuple[Tensor, Tensor]]:
         nbytes = sum(storage.nbytes() for storage in storages)

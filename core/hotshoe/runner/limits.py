@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 
 from hotshoe.sampling.stages import Planner
-from hotshoe.slots import GraphOp, SampleOp, TransferOp
+from hotshoe.slots import GraphOp, RestingGraphOp, SampleOp, TransferOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,13 @@ class Operations:
     transfer: TransferOp
     graph: GraphOp
     processors: Sequence[Planner] = ()
+
+    def rest(self) -> GraphOp | None:
+        """Return the operation that records again behind a sleep, with no memory; None for none."""
+        if not isinstance(self.graph, RestingGraphOp):
+            return None
+        self.graph.rest()
+        return self.graph
 
 
 MakeProcessors: TypeAlias = Callable[[int, torch.device], Sequence[Planner]]

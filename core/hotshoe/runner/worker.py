@@ -125,6 +125,7 @@ class TorchWorker:
         self._first_layer = 0
         self._profiler: Profiler | None = None
         self._resting: RestingPlace | None = None
+        self._rested: GraphOp | None = None
         self._graph: GraphSpec | None = None
         self._checks = ResultChecks(selector, config.check_candidates)
         #: From the width of the logits and their device to stages of plugins, if there are any.
@@ -141,7 +142,7 @@ class TorchWorker:
             if GENERATE in model.tasks:  # recorded steps end in logits
                 self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(ctx, model.vocab_size)
-            self._resting = RestingPlace(self._ops.transfer)
+            self._resting = RestingPlace(self._ops.transfer, changing=self._config.enable_eplb)
             self._check_memory(ctx)
         self._peers = Peers(self._mesh, ctx.communicator, self._group(self._mesh.pp_ranks))
         if self._rendezvous is not None:
@@ -297,7 +298,7 @@ class TorchWorker:
         nothing = GraphSpec(self._config.max_num_seqs)
         graph = choose("graph", self._graph) if self._graph else Graph(nothing, facts)
         processors = self.make_processors(vocab_size, torch.device(facts.device))
-        return Operations(sample, transfer, graph, processors)
+        return Operations(sample, transfer, self._rested or graph, processors)
 
     def _measure(self) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""
@@ -393,13 +394,12 @@ class TorchWorker:
     @torch.inference_mode()
     def offload(self) -> None:
         assert self._context is not None and self._resting is not None
-        if self._config.enable_eplb:  # experts may have changed places
-            self._resting.forget()
         self._resting.give_up(on_device(self._context))
         if self.execute is not too_early:
             self.execute = too_early
             self._free_cache()
-        self._ops = None  # whose memory for recordings may outlast these
+        if self._ops is not None:  # whose memory for recordings may outlast these
+            self._rested, self._ops = self._ops.rest(), None
         gc.collect()
         with blaming(self._platform.name):
             self._platform.release_memory()

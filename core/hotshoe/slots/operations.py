@@ -351,6 +351,15 @@ class SizedGraphOp(Protocol):
     sizes: Sequence[int]
 
 
+@runtime_checkable
+class RestingGraphOp(Protocol):
+    """A `GraphOp` that outlasts the sleep of its engine; another one is built anew behind it."""
+
+    def rest(self) -> None:
+        """Forget all recordings and their memory; the same steps come again, in the same order."""
+        ...
+
+
 class PendingTransfer(Protocol):
     """A `send` or `recv` under way."""
 
