@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, EngineError, HotshoeError
 from hotshoe.layers import WeightTable
+from hotshoe.layers.weights import HOST
 from hotshoe.loader import checked
+from hotshoe.loader.ahead import Ahead
 from hotshoe.loader.files import checkpoint_files
-from hotshoe.loader.sources import Dummy, TensorSource, source_of
+from hotshoe.loader.sources import Dummy, Files, TensorSource, source_of
 from hotshoe.models.model_file import ModelFile
+from hotshoe.slots import TransferOp
 
 #: Values that are looked at together.
 CHUNK = 2**22
@@ -27,6 +31,7 @@ def load_weights(
     seed: int,
     device: str = "cpu",
     check_finite: bool | None = False,
+    transfer: TransferOp | None = None,
 ) -> None:
     """Fill the table.
 
@@ -39,6 +44,7 @@ def load_weights(
         device: Where dummy weights are made.
         check_finite: Look for NaN and infinity in every weight of a file; None: of safetensors
             files that were not found sound before.
+        transfer: Copies to a device what is read ahead; None reads as layers ask.
 
     Raises:
         CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only;
@@ -47,12 +53,18 @@ def load_weights(
     if load_format == "dummy":
         feed(table, Dummy(table.expected, dtype, seed, device))
     else:
-        source, mark = table.decoded(source_of(place, dtype)), None
+        files = source_of(place, dtype)
+        source, mark = table.decoded(files), None
         if check_finite is None and isinstance(place, Path):
-            files = checkpoint_files(place) if place.is_dir() else [place]
-            mark = checked.mark_of(files, _wanted(table, source).values())
+            paths = checkpoint_files(place) if place.is_dir() else [place]
+            mark = checked.mark_of(paths, _wanted(table, source).values())
             check_finite = not checked.is_marked(mark)
-        feed(table, source, bool(check_finite))
+        with ExitStack() as stack:
+            plain = source is files and torch.device(device) != HOST
+            if plain and transfer is not None and isinstance(files, Files):
+                names = list(_wanted(table, files).values())
+                source = stack.enter_context(Ahead(files, names, transfer, device))
+            feed(table, source, bool(check_finite))
         if check_finite:
             checked.leave(mark)
         if isinstance(place, Path):

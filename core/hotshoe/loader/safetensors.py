@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.models.files import map_file
+from hotshoe.models.files import map_file, open_regular
 from hotshoe.models.pointers import pointer_hint
 
 MAX_HEADER_BYTES = 100_000_000
@@ -144,6 +145,23 @@ class SafetensorsFile:
             self._map, dtype=dtype, offset=offset, count=(end - begin) // dtype.itemsize
         )
         return flat.view(shape)
+
+    def read(self, name: str, begin: int, target: memoryview) -> None:
+        """Read a tensor's bytes from `begin` on, without the map, by any thread.
+
+        Raises:
+            CheckpointError: The file cannot be read any more, or has become shorter.
+        """
+        offset, there = self._data_start + self._entries[name].begin + begin, 0
+        try:
+            with open_regular(self._path) as file:
+                while there < len(target):
+                    count = os.preadv(file.fileno(), [target[there:]], offset + there)
+                    if not count:
+                        raise self._bad(f"it ends within {_short(name)}")
+                    there += count
+        except OSError as error:
+            raise self._bad(f"it cannot be read ({error})") from error
 
     def release_through(self, name: str) -> None:
         """Let go of all resident pages up to the end of a tensor.

@@ -89,6 +89,14 @@ class Files:
         """Let go of the file's pages up to there."""
         self._home[name].release_through(name)
 
+    def read(self, name: str, begin: int, target: memoryview) -> None:
+        """Read bytes of a tensor, from `begin` on, as many as the target holds; by any thread.
+
+        Raises:
+            CheckpointError: The file cannot be read.
+        """
+        self._home[name].read(name, begin, target)
+
     def stored(self, name: str) -> Stored:
         """Return type and size in the file."""
         tensor = self._home[name].tensor(name)

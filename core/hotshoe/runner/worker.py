@@ -152,15 +152,12 @@ class TorchWorker:
                 self._specs, self._first_layer = self._peers.all_specs(own, ctx.device)
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
-            load_weights(
-                ctx.weights,
-                self._model_config.file or self._model_config.path,
-                config.load_format,
-                ctx.torch_dtype,
-                config.seed,
-                ctx.device,
-                config.check_weights,
-            )
+            place = self._model_config.file or self._model_config.path
+            how = (config.load_format, ctx.torch_dtype, config.seed, ctx.device)
+            # Ranks read their parts alone, and what stays on the host is read there.
+            whole = self._rendezvous is None and ctx.offload is None
+            transfer = self._ops.transfer if whole else None
+            load_weights(ctx.weights, place, *how, config.check_weights, transfer)
             load_beside(ctx, config)
             report |= ctx.offload.report() if ctx.offload is not None else {}
             weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)

@@ -1,0 +1,113 @@
+"""Tensors that threads read: the bytes of the files, in any sizes, and files that change."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext as good
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError, MemoryLimitError
+from hotshoe.layers import WeightTable
+from hotshoe.loader import ahead, load_weights
+from hotshoe.loader.ahead import Ahead
+from hotshoe.loader.sources import Files
+
+SIZES = (3, 5000, 70_000, 1, 25_000, 20_000)
+#: A device that is no host, to those that compare names.
+DEVICE = "cpu:0"
+
+
+class Transfer:
+    """Copies when a copy is waited for, as late as a device may."""
+
+    def __init__(self, granted: int = 1 << 30) -> None:
+        self.granted, self.pending = granted, list[tuple[Tensor, Tensor]]()
+
+    def host_buffer(self, nbytes: int) -> Tensor:
+        if nbytes > self.granted:
+            raise RuntimeError("no pages")
+        return torch.full((nbytes,), 255, dtype=torch.uint8)
+
+    def upload(self, source: Tensor, target: Tensor) -> None:
+        self.pending.append((source, target))
+
+    def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
+        mine = list(self.pending)
+
+        def wait() -> Sequence[Tensor]:
+            for source, target in mine:
+                if any(source is other for other, _ in self.pending):
+                    target.copy_(source)
+            self.pending = [pair for pair in self.pending if all(pair[0] is not s for s, _ in mine)]
+            return tensors
+
+        return wait
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a few kilobytes, which are used several times each."""
+    monkeypatch.setattr(ahead, "PIECE_BYTES", 8192)
+    monkeypatch.setattr(ahead, "PIECES", 3)
+    monkeypatch.setattr(ahead, "LARGE_BYTES", 4096)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> dict[str, Tensor]:
+    kinds = (torch.float32, torch.bfloat16, torch.float8_e4m3fn)
+    tensors = {f"w{i}": torch.randn(n).to(kinds[i % 3]) for i, n in enumerate(SIZES)}
+    tensors["numbers"] = torch.randint(100, (9000,), dtype=torch.int32)
+    for part in range(2):
+        own = {name: t for i, (name, t) in enumerate(tensors.items()) if i % 2 == part}
+        save_file(own, tmp_path / f"{part}.safetensors")
+    return tensors
+
+
+def opened(folder: Path) -> Files:
+    return Files(sorted(folder.glob("*.safetensors")))
+
+
+def same(ours: Tensor, theirs: Tensor) -> bool:
+    return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
+
+
+def test_tensors_are_those_of_the_files(small: None, checkpoint: dict, tmp_path: Path) -> None:
+    files, transfer, found = opened(tmp_path), Transfer(), {}
+    with Ahead(files, files.names(), transfer, DEVICE) as source:
+        for name in source.names():
+            found[name] = source.tensor(name)
+            source.taken(name)
+        assert same(source.tensor("w2"), checkpoint["w2"])  # once more, from the file
+    assert found.keys() == checkpoint.keys()
+    assert all(same(found[name], tensor) for name, tensor in checkpoint.items())
+
+
+def test_a_table_is_filled(small: None, checkpoint: dict, tmp_path: Path) -> None:
+    table, taken = WeightTable(), {}
+    for name, tensor in checkpoint.items():
+        if name != "numbers":
+            shape, dtypes = tuple(tensor.shape), frozenset({tensor.dtype})
+            table.expect(name, shape, lambda t, n=name: taken.update({n: t}), dtypes=dtypes)
+    table.ignore(["numbers"])
+    load_weights(table, tmp_path, "safetensors", torch.float32, 0, DEVICE, False, Transfer())
+    assert all(same(tensor, checkpoint[name]) for name, tensor in taken.items()) and taken
+
+
+def test_a_file_that_is_cut_off_meanwhile(small: None, checkpoint: dict, tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        with path.open("r+b") as file:
+            file.truncate(2000)
+    with Ahead(files, files.names(), Transfer(), DEVICE) as source:
+        for name in ("w0", "w2"):  # the first is small, and nobody looks at it
+            with pytest.raises(CheckpointError, match="ends within w2") if name == "w2" else good():
+                source.tensor(name)
+
+
+def test_a_host_without_room(checkpoint: dict, tmp_path: Path) -> None:
+    files = opened(tmp_path)
+    with pytest.raises(MemoryLimitError, match="the host grants no"):
+        Ahead(files, files.names(), Transfer(granted=-1), DEVICE)
