@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,15 +24,29 @@ from hotshoe.slots import TransferOp
 CHUNK = 2**22
 
 
+class Target(NamedTuple):
+    """Where weights go.
+
+    Attributes:
+        device: Where layers have them.
+        transfer: Copies to the device what is read ahead; None to read as layers ask.
+    """
+
+    device: str
+    transfer: TransferOp | None = None
+
+
+HOST_TARGET = Target(HOST.type)
+
+
 def load_weights(
     table: WeightTable,
     place: Path | ModelFile,
     load_format: str,
     dtype: torch.dtype,
     seed: int,
-    device: str = "cpu",
+    target: Target = HOST_TARGET,
     check_finite: bool | None = False,
-    transfer: TransferOp | None = None,
 ) -> None:
     """Fill the table.
 
@@ -41,17 +56,16 @@ def load_weights(
         load_format: "safetensors" or "dummy".
         dtype: Type of dummy weights, and of what a file has packed.
         seed: Seed of dummy weights.
-        device: Where dummy weights are made.
+        target: Where dummy weights are made, and large tensors of files are read to.
         check_finite: Look for NaN and infinity in every weight of a file; None: of safetensors
             files that were not found sound before.
-        transfer: Copies to a device what is read ahead; None reads as layers ask.
 
     Raises:
         CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only;
             NaN or infinity.
     """
     if load_format == "dummy":
-        feed(table, Dummy(table.expected, dtype, seed, device))
+        feed(table, Dummy(table.expected, dtype, seed, target.device))
     else:
         files = source_of(place, dtype)
         source, mark = table.decoded(files), None
@@ -60,10 +74,10 @@ def load_weights(
             mark = checked.mark_of(paths, _wanted(table, source).values())
             check_finite = not checked.is_marked(mark)
         with ExitStack() as stack:
-            plain = source is files and torch.device(device) != HOST
-            if plain and transfer is not None and isinstance(files, Files):
+            if target.transfer is not None and source is files and isinstance(files, Files):
                 names = list(_wanted(table, files).values())
-                source = stack.enter_context(Ahead(files, names, transfer, device))
+                ahead = Ahead(files, names, target.transfer, target.device)
+                source = stack.enter_context(ahead)
             feed(table, source, bool(check_finite))
         if check_finite:
             checked.leave(mark)

@@ -8,7 +8,7 @@ import torch
 from hotshoe.config import MTP, EngineConfig
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext
-from hotshoe.loader import load_weights
+from hotshoe.loader import Target, load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import DraftHead, DraftingModel, Model, TreeHead
 from hotshoe.types.trees import NAME as TREE_NAME
@@ -64,9 +64,10 @@ def load_beside(ctx: BuildContext, config: EngineConfig) -> None:
         CheckpointError: As for `load_weights`, with the directory.
     """
     load_format, seed, check = config.load_format, config.seed, config.check_weights
+    target = Target(ctx.device)
     for table, place in ctx.beside:
         try:
-            load_weights(table, place, load_format, ctx.torch_dtype, seed, ctx.device, check)
+            load_weights(table, place, load_format, ctx.torch_dtype, seed, target, check)
         except CheckpointError as error:
             raise CheckpointError(f"speculative_config.model {place}: {error}") from error
 

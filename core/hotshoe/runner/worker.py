@@ -34,7 +34,8 @@ from hotshoe.layers import (
 )
 from hotshoe.layers.host_memory import RestingPlace
 from hotshoe.layers.offload import offload_of
-from hotshoe.loader import load_weights, update_weights
+from hotshoe.layers.weights import HOST
+from hotshoe.loader import Target, load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder
@@ -153,11 +154,12 @@ class TorchWorker:
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
             place = self._model_config.file or self._model_config.path
-            how = (config.load_format, ctx.torch_dtype, config.seed, ctx.device)
             # Ranks read their parts alone, and what stays on the host is read there.
-            whole = self._rendezvous is None and ctx.offload is None
-            transfer = self._ops.transfer if whole else None
-            load_weights(ctx.weights, place, *how, config.check_weights, transfer)
+            ahead = self._rendezvous is None and ctx.offload is None
+            ahead = ahead and torch.device(ctx.device) != HOST
+            target = Target(ctx.device, self._ops.transfer if ahead else None)
+            how = (config.load_format, ctx.torch_dtype, config.seed, target, config.check_weights)
+            load_weights(ctx.weights, place, *how)
             load_beside(ctx, config)
             report |= ctx.offload.report() if ctx.offload is not None else {}
             weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)

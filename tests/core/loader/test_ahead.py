@@ -10,13 +10,12 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers import WeightTable
-from hotshoe.loader import ahead, load_weights
+from hotshoe.loader import Target, ahead, load_weights
 from hotshoe.loader.ahead import Ahead
 from hotshoe.loader.sources import Files
 
 SIZES = (3, 5000, 70_000, 1, 25_000, 20_000)
-#: A device that is no host, to those that compare names.
-DEVICE = "cpu:0"
+DEVICE = "cpu"
 
 
 class Transfer:
@@ -91,7 +90,8 @@ def test_a_table_is_filled(small: None, checkpoint: dict, tmp_path: Path) -> Non
             shape, dtypes = tuple(tensor.shape), frozenset({tensor.dtype})
             table.expect(name, shape, lambda t, n=name: taken.update({n: t}), dtypes=dtypes)
     table.ignore(["numbers"])
-    load_weights(table, tmp_path, "safetensors", torch.float32, 0, DEVICE, False, Transfer())
+    target = Target("cpu", Transfer())
+    load_weights(table, tmp_path, "safetensors", torch.float32, 0, target)
     assert all(same(tensor, checkpoint[name]) for name, tensor in taken.items()) and taken
 
 

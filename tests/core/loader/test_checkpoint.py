@@ -177,7 +177,7 @@ def test_weights_that_are_not_finite_are_named_where_asked(
     values = torch.ones(3, 3)
     save_file({"a": values, "b": values.to(dtype, copy=True)}, tmp_path / "model.safetensors")
     shapes = {"a": (3, 3), "b": (3, 3)}
-    args = (tmp_path, "safetensors", torch.float32, 3, "cpu")
+    args = (tmp_path, "safetensors", torch.float32, 3)
     load_weights(Collector(**shapes).table, *args, check_finite=True)
     values[2, 2] = bad
     broken = values.to(dtype)
@@ -194,7 +194,7 @@ def test_files_are_looked_through_until_they_were_found_sound(
     sound = checkpoint.is_finite
     monkeypatch.setattr(checkpoint, "is_finite", lambda t: looked.append(t.numel()) or sound(t))
     monkeypatch.setattr(checkpoint.checked, "FOLDER", tmp_path / "marks")
-    args = (tmp_path, "safetensors", torch.float32, 3, "cpu")
+    args = (tmp_path, "safetensors", torch.float32, 3)
 
     def load(check: bool | None, **shapes: tuple[int, ...]) -> list[int]:
         looked.clear()
