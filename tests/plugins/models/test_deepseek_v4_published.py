@@ -14,9 +14,12 @@ from tests.plugins.quantization.writers import Quantizer, fp4
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.cli.main import main
-from hotshoe.layers import Storage, WeightFormat
+from hotshoe.layers import BuildContext, Storage, WeightFormat
 from hotshoe.models import ModelConfig
 from hotshoe.models.quantization import stored_quantization
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, Selector
+from hotshoe_models.deepseek_v4 import build
 from hotshoe_quantization.elements import Elements
 from hotshoe_quantization.fp8 import read
 
@@ -304,3 +307,86 @@ def test_bad_files_are_refused_by_name(published, tmp_path, capsys, harm, messag
     flags = ["--prompt", "x", "--platform", "cpu", "--dtype", "float32"]
     assert main(["generate", str(tmp_path), *flags, "--skip-tokenizer-init"]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+#: Headers of the files of V4 Flash, of a layer with indexed entries: type and shape. They have 256
+#: experts, not 8. What is the same as in another line is left out.
+F8, E8, BF16, F32 = torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.bfloat16, torch.float32
+HEADERS = {
+    "embed.weight": (BF16, 129280, 4096),
+    "head.weight": (BF16, 129280, 4096),
+    "norm.weight": (BF16, 4096),
+    "hc_head_fn": (F32, 4, 16384),
+    "hc_head_base": (F32, 4),
+    "hc_head_scale": (F32, 1),
+    "layers.2.attn_norm.weight": (BF16, 4096),
+    "layers.2.attn.attn_sink": (F32, 64),
+    "layers.2.attn.compressor.ape": (F32, 4, 1024),
+    "layers.2.attn.compressor.norm.weight": (BF16, 512),
+    "layers.2.attn.compressor.wgate.weight": (BF16, 1024, 4096),
+    "layers.2.attn.compressor.wkv.weight": (BF16, 1024, 4096),
+    "layers.2.attn.indexer.compressor.ape": (F32, 4, 256),
+    "layers.2.attn.indexer.compressor.norm.weight": (BF16, 128),
+    "layers.2.attn.indexer.compressor.wgate.weight": (BF16, 256, 4096),
+    "layers.2.attn.indexer.compressor.wkv.weight": (BF16, 256, 4096),
+    "layers.2.attn.indexer.weights_proj.weight": (BF16, 64, 4096),
+    "layers.2.attn.indexer.wq_b.scale": (E8, 64, 8),
+    "layers.2.attn.indexer.wq_b.weight": (F8, 8192, 1024),
+    "layers.2.attn.kv_norm.weight": (BF16, 512),
+    "layers.2.attn.q_norm.weight": (BF16, 1024),
+    "layers.2.attn.wkv.scale": (E8, 4, 32),
+    "layers.2.attn.wkv.weight": (F8, 512, 4096),
+    "layers.2.attn.wo_a.scale": (E8, 64, 32),
+    "layers.2.attn.wo_a.weight": (F8, 8192, 4096),
+    "layers.2.attn.wo_b.scale": (E8, 32, 64),
+    "layers.2.attn.wo_b.weight": (F8, 4096, 8192),
+    "layers.2.attn.wq_a.scale": (E8, 8, 32),
+    "layers.2.attn.wq_a.weight": (F8, 1024, 4096),
+    "layers.2.attn.wq_b.scale": (E8, 256, 8),
+    "layers.2.attn.wq_b.weight": (F8, 32768, 1024),
+    "layers.2.ffn_norm.weight": (BF16, 4096),
+    "layers.2.ffn.gate.tid2eid": (torch.int64, 129280, 6),
+    "layers.2.ffn.gate.weight": (BF16, 8, 4096),
+    "layers.2.ffn.experts.0.w1.scale": (E8, 2048, 128),
+    "layers.2.ffn.experts.0.w1.weight": (torch.int8, 2048, 2048),
+    "layers.2.ffn.experts.0.w2.scale": (E8, 4096, 64),
+    "layers.2.ffn.experts.0.w2.weight": (torch.int8, 4096, 1024),
+    "layers.2.ffn.shared_experts.w1.scale": (E8, 16, 32),
+    "layers.2.ffn.shared_experts.w1.weight": (F8, 2048, 4096),
+    "layers.2.ffn.shared_experts.w2.scale": (E8, 32, 16),
+    "layers.2.ffn.shared_experts.w2.weight": (F8, 4096, 2048),
+    "layers.2.hc_attn_base": (F32, 24),
+    "layers.2.hc_attn_fn": (F32, 24, 16384),
+    "layers.2.hc_attn_scale": (F32, 3),
+    "layers.3.attn.compressor.ape": (F32, 128, 512),
+    "layers.3.attn.compressor.wkv.weight": (BF16, 512, 4096),
+    "layers.3.ffn.gate.bias": (F32, 8),
+}
+DESCRIBED = {
+    "architectures": ["DeepseekV4ForCausalLM"],
+    "compress_ratios": [0, 0, 4, 128, 4, 0],
+    "expert_dtype": "fp4",
+    "max_position_embeddings": 1048576,
+    "n_routed_experts": 8,
+    "num_hash_layers": 3,
+    "num_hidden_layers": 4,
+    "qk_rope_head_dim": 64,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "rope_scaling": {"factor": 16, "original_max_position_embeddings": 65536, "type": "yarn"},
+}
+
+
+def test_headers_of_v4_flash_are_expected(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(DESCRIBED))
+    facts = DeviceFacts("plain", "meta", "a test's device", "any", 1 << 40, 1)
+    types = ("bfloat16", "bfloat16", 32, 4096)
+    ctx = BuildContext(Selector(SLOTS, [], facts), *types, format=format_of(tmp_path))
+    build(ModelConfig.load(tmp_path), ctx)
+    for name, (dtype, *shape) in HEADERS.items():
+        known = ctx.weights.known_as(name)
+        assert ctx.weights.wants(known), name
+        ctx.weights.check(known, tuple(shape), dtype)
+    found = {re.sub(r"layers\.\d+|experts\.\d+", "", known) for known in ctx.weights.expected}
+    listed = {re.sub(r"layers\.\d+|experts\.\d+", "", ctx.weights.known_as(n)) for n in HEADERS}
+    alike = {name.replace("w3", "w1").replace("hc_ffn", "hc_attn") for name in found}
+    assert alike == listed
