@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
+from hotshoe_triton.kernels.elementwise import sigmoid
 
 
 @triton.jit
@@ -87,12 +88,6 @@ def added(partial_ptr, at_X, there_X, splits, split_stride, BLOCK_S: tl.constexp
         ptrs_SX = partial_ptr + (split_S * split_stride)[:, None] + at_X[None, :]
         total_X += tl.sum(tl.load(ptrs_SX, mask=there_SX, other=0.0), 0)
     return total_X
-
-
-@triton.jit
-def sigmoid(x):
-    """Return 1 / (1 + e^-x)."""
-    return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
