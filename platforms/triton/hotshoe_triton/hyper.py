@@ -14,10 +14,12 @@ MOST_STREAMS = 8
 #: Tokens of a program: up to MANY tokens, and beyond, where each reads the matrix less often.
 TOKENS = (16, 32)
 MANY = 256
-#: Channels of a stream that a program multiplies at once; those that it adds up.
-CHANNELS, ADDED = 32, 512
-#: Splits whose sums are read at once.
-SPLITS = 32
+#: Channels of a stream that a program multiplies at once, likewise, and those that it adds up.
+CHANNELS, ADDED = (64, 32), 512
+#: Parts of sums that are read at once, likewise.
+PARTS = (128, 16)
+#: Programs of a unit, which hide each other's waiting.
+PROGRAMS = 8
 
 
 def supports(spec: HyperConnectionSpec, facts: DeviceFacts) -> Verdict:
@@ -45,7 +47,6 @@ class HyperConnection:
         } | chaining(facts)
         self._projecting = {
             "PRECISION": exact,
-            "BLOCK_H": CHANNELS,
             "num_warps": 4,
             "num_stages": 2,
         } | common
@@ -55,7 +56,6 @@ class HyperConnection:
             "EPS": spec.eps,
             "NORM_EPS": spec.norm_eps,
             "BLOCK_C": next_power_of_2(spec.count),
-            "BLOCK_S": SPLITS,
             "BLOCK_H": self._block_h,
             "num_warps": 1,
         } | common
@@ -74,13 +74,13 @@ class HyperConnection:
         joined = streams if block is None else streams.new_empty(streams.shape)
         if not tokens:
             return joined, taken, made
-        tile = TOKENS[tokens > MANY]
-        tiles = -(-tokens // tile)
-        per = self._per(tiles)
+        many = tokens > MANY
+        tiles = -(-tokens // TOKENS[many])
+        per = self._per(tiles, CHANNELS[many])
         splits = -(-spec.hidden_size // per)
-        partial = fn.new_empty((splits, tokens, self._width))
+        partial = fn.new_empty((splits * spec.count, tokens, self._width))
         out, gates = (streams, fn) if block is None else block
-        self._project[(tiles, splits)](
+        self._project[(tiles, splits, spec.count)](
             joined,
             partial,
             streams,
@@ -93,7 +93,8 @@ class HyperConnection:
             streams.stride(1),
             out.stride(0),
             JOINED=block is not None,
-            BLOCK_T=tile,
+            BLOCK_T=TOKENS[many],
+            BLOCK_H=CHANNELS[many],
             **self._projecting,
         )
         self._gate[(tokens, -(-spec.hidden_size // self._block_h) + (not spec.ends))](
@@ -104,14 +105,15 @@ class HyperConnection:
             base,
             scale,
             tokens,
-            splits,
+            len(partial),
             joined.stride(0),
             joined.stride(1),
+            BLOCK_S=PARTS[many],
             **self._gating,
         )
         return joined, taken, made
 
-    def _per(self, tiles: int) -> int:
-        """Return the channels of a split: so many that all units have work, twice."""
-        splits = max(1, 2 * self._units // tiles)
-        return -(-self._spec.hidden_size // splits // CHANNELS) * CHANNELS
+    def _per(self, tiles: int, block: int) -> int:
+        """Return the channels of a split, whole blocks, so few that all units have work."""
+        splits = max(1, PROGRAMS * self._units // (tiles * self._spec.count))
+        return -(-self._spec.hidden_size // splits // block) * block

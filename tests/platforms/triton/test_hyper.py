@@ -51,10 +51,11 @@ def test_many_tokens_take_larger_tiles(facts: DeviceFacts, monkeypatch) -> None:
     check(replace(SPEC, dtype="bfloat16"), Streams(21), facts)
 
 
-def test_channels_are_split_among_all_units(facts: DeviceFacts) -> None:
-    """More splits than are added up at once."""
-    spec, wide = replace(SPEC, hidden_size=32 * 40), replace(facts, compute_units=132)
-    assert 32 * 40 // hyper.HyperConnection(spec, wide)._per(1) > hyper.SPLITS
+def test_channels_are_split_among_all_units(facts: DeviceFacts, monkeypatch) -> None:
+    """More parts than are added up at once."""
+    monkeypatch.setattr(hyper, "PARTS", (8, 8))
+    spec, wide = replace(SPEC, hidden_size=64 * 5), replace(facts, compute_units=132)
+    assert hyper.HyperConnection(spec, wide)._per(1, 64) == 64
     check(spec, Streams(2), wide)
 
 

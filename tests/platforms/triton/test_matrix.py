@@ -68,8 +68,6 @@ CHOSEN = {
     **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPARSES)),
     **dict.fromkeys(("gfx1200", "gfx1201"), ("128x512 e4m3 cache",)),
 }
-#: Parts whose products of float32 are made of single multiplications.
-RDNA = ("gfx1100", "gfx1151", "gfx1200", "gfx1201")
 #: Known to spill more: three loops over heads of 256 channels, 8-bit products of the one tile that
 #: --batch-invariant takes, and two halves of packed 8-bit words for 64 rows, are too much for these
 #: registers.
@@ -97,8 +95,11 @@ SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name
             "linear one tile int8",
         )
     ),
-    *((arch, "streams 4x4096 float32 64") for arch in RDNA),
-    *((arch, f"index 64x128 float32 {n}") for arch in RDNA for n in (1, 64)),
+    *(
+        (arch, f"index 64x128 float32 {n}")
+        for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1201")
+        for n in (1, 64)
+    ),
 }
 
 
