@@ -109,8 +109,8 @@ class Gptq(PackedInputs):
             bits = 32 * stored.shape[1] // scale.shape[1]  # of this one of stacked matrices
             half = 1 << (bits - 1)
             weights.append(signed(unpack(words.T, bits, len(words) * 32 // bits), bits))
-            zero = unpack(stored, bits, scale.shape[1]).T.to(torch.int16)
-            zeros.append(zero + (self.offset - half))
+            zero = unpack(stored, bits, scale.shape[1]).T.to(torch.int16) + self.offset
+            zeros.append(zero % (2 * half) - half)  # 1 less than 0 was stored as the largest
         made["weight"] = weights
         if not self.weight.symmetric:
             made["weight_zero_point"] = zeros

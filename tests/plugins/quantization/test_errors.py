@@ -7,7 +7,6 @@ from tests.plugins.quantization.writers import gptq
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share
 from hotshoe_quantization import auto_round, compressed, four_bits, fp8
-from hotshoe_quantization.values import Values
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
@@ -233,16 +232,3 @@ def test_zero_points_that_belie_symmetry() -> None:
     pieces = {name: [tensor] for name, tensor in tensors.items()}
     with pytest.raises(CheckpointError, match=r"qzeros.* correct config.json"):
         stored.canonical("a", pieces)
-
-
-def test_words_of_three_bits_are_cut_where_they_end() -> None:
-    scheme = four_bits.gptq(Values(GPTQ | {"bits": 3}), 1)
-    share = Share((slice(32, 64),), slice(64, 96))
-    found = scheme.tensors("a", (96, 128), share)
-    assert (found["qweight"].shape, found["qzeros"].shape) == ((12, 96), (4, 9))
-    assert found["qweight"].pieces == ((slice(6, 9), slice(32, 64)),)
-    assert found["qzeros"].pieces == ((slice(2, 3), slice(3, 6)),)
-    with pytest.raises(CheckpointError, match="without cutting one"):
-        scheme.tensors("a", (96, 128), Share((slice(0, 96),), slice(16, 48)))
-    with pytest.raises(CheckpointError, match="words of 32/3 numbers do not fill"):
-        four_bits.gptq(Values(GPTQ | {"bits": 3, "group_size": 16}), 1).storage("a", (96, 112))

@@ -108,7 +108,7 @@ def integers(
         else:
             low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
             scale[:, g] = (high - low) / top
-            zero[:, g] = (-low / scale[:, g]).round().int().clamp(1, top)
+            zero[:, g] = (-low / scale[:, g]).round().int().clamp(0, top)
     scale = scale.half().float()
     wide, shift = scale[:, groups], zero[:, groups]
     values = (weight / wide + shift).round().clamp(0, top).int()
@@ -142,7 +142,7 @@ def gptq(
         values, scale, zero, dense = integers(weight, bits, groups, symmetric)
         return {
             "qweight": words(values, bits).T,
-            "qzeros": words((zero - int(version == 1)).T, bits),
+            "qzeros": words(((zero - int(version == 1)) % (1 << bits)).T, bits),
             "scales": scale.T.half(),
             "g_idx": groups.int(),
         }, dense
