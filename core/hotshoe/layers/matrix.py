@@ -80,6 +80,9 @@ class Matrix:
         [self._columns] = inputs.within(0, in_features)
         if stored is not None and self.unpacks and not self._stays_packed(ctx):
             self.unpack()
+        elif stored is not None and ctx.size > 1:  # kernels would refuse it, in more words
+            for part in self.shares():
+                self._tensors(*part)
         self._pending: dict[str, list[list[Tensor] | None]] = {}
 
     @property

@@ -199,9 +199,10 @@ def _count(unit: int | Fraction | None, size: int) -> int:
 
 
 def _undivided(layer: str) -> CheckpointError:
+    whole = ", or enable_expert_parallel, which keeps experts whole" if EXPERTS in layer else ""
     return CheckpointError(
         f"{layer}: its scales or packed numbers cannot be divided among the ranks without cutting "
-        "one; use a smaller tensor_parallel_size"
+        f"one; use a smaller tensor_parallel_size{whole}"
     )
 
 

@@ -14,6 +14,7 @@ from tests.plugins.quantization.writers import Quantizer, fp4
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.cli.main import main
+from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext, Storage, WeightFormat
 from hotshoe.models import ModelConfig
 from hotshoe.models.quantization import stored_quantization
@@ -390,3 +391,16 @@ def test_headers_of_v4_flash_are_expected(tmp_path):
     listed = {re.sub(r"layers\.\d+|experts\.\d+", "", ctx.weights.known_as(n)) for n in HEADERS}
     alike = {name.replace("w3", "w1").replace("hc_ffn", "hc_attn") for name in found}
     assert alike == listed
+
+
+def test_ranks_that_would_cut_a_group_are_told_what_helps(tmp_path):
+    """The remedy comes in the place of what each kernel says of a part of a group."""
+    sizes = {**DESCRIBED, "moe_intermediate_size": 192, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, "compress_ratios": [0]}))
+    facts = DeviceFacts("plain", "meta", "a test's device", "any", 1 << 40, 1)
+    types = ("bfloat16", "bfloat16", 32, 4096)
+    several = {"rank": 1, "size": 4, "format": format_of(tmp_path)}
+    ctx = BuildContext(Selector(SLOTS, [], facts), *types, **several)
+    words = r"experts\.0\.w2: its scales .* without cutting one; .* or enable_expert_parallel"
+    with pytest.raises(CheckpointError, match=words):
+        build(ModelConfig.load(tmp_path), ctx)
