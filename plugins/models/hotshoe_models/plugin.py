@@ -15,6 +15,7 @@ ARCHITECTURES = {
     "BailingHybridForCausalLM": "hotshoe_models.bailing_hybrid:build",
     "BambaForCausalLM": "hotshoe_models.bamba:build",
     "BioGptForCausalLM": "hotshoe_models.biogpt:build",
+    "BitNetForCausalLM": "hotshoe_models.bitnet:build",
     "BloomForCausalLM": "hotshoe_models.bloom:build",
     "CodeGenForCausalLM": "hotshoe_models.gptj:build_codegen",
     "Cohere2ForCausalLM": "hotshoe_models.cohere:build_cohere2",

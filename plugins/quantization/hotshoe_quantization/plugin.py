@@ -23,6 +23,7 @@ METHODS = {
 FORMATS = {
     "auto-round": "hotshoe_quantization.auto_round:read",
     "awq": "hotshoe_quantization.four_bits:read_awq",
+    "bitnet": "hotshoe_quantization.bitnet:read",
     "compressed-tensors": "hotshoe_quantization.compressed:read",
     "fbgemm_fp8": "hotshoe_quantization.fp8:read_fbgemm",
     "fp8": "hotshoe_quantization.fp8:read",

@@ -2276,6 +2276,7 @@ VARIANTS += [
     ),
     Variant("zamba2-one-block", "Zamba2", ZAMBA, raw=True, undivided=True),
 ]
+VARIANTS += [Variant("bitnet", "BitNet", {"attention_bias": True, **TIED}, end_to_end=True)]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),

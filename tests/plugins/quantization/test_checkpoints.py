@@ -21,6 +21,7 @@ from tests.plugins.quantization.writers import (
     packed,
     row_maxima,
     signed_integers,
+    ternary,
     write,
 )
 
@@ -402,6 +403,7 @@ NEAR = {
     ),
 }
 NEAR |= {
+    "bitnet": Written({"quant_method": "bitnet"}, {"": ternary(inverse=True)}),
     "fbgemm-fp8": Written(
         {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
         | {"modules_to_not_convert": ["model.layers.1", "lm_head"]},

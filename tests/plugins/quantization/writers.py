@@ -211,6 +211,21 @@ def fp4(size: int, kind: str, x_scale: float | None = None) -> Quantizer:
     return quantize
 
 
+def ternary(inverse: bool) -> Quantizer:
+    """Values -1, 0 and 1, of which a byte holds one of each quarter of the rows."""
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        scale = weight.abs().mean().view(1)
+        values = (weight / scale).round().clamp(-1, 1)
+        octets = torch.zeros(len(values) // 4, weight.shape[1], dtype=torch.int32)
+        for place, part in enumerate(values.int().chunk(4)):
+            octets |= (part + 1) << 2 * place
+        stored = 1 / scale if inverse else scale
+        return {"weight": octets.to(torch.uint8), "weight_scale": stored}, values * scale
+
+    return quantize
+
+
 def hqq(bits: int, size: int | None) -> Quantizer:
     """Groups one after the other; a byte holds numbers of each half, or quarter, of them."""
 
