@@ -320,6 +320,7 @@ SLOTS: dict[str, Slot] = {
             HyperConnectionSpec,
             f"{_REFERENCE}.hyper:HyperConnection",
             "residual streams: how the output of a block joins them, and what the next one takes",
+            reference_supports=_JUDGE,
             results=lambda s, n: (
                 Result((n, s.count, s.hidden_size), s.dtype),
                 Result((n, s.hidden_size), s.dtype),

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import HyperConnectionSpec, Verdict
+from hotshoe.slots.reference import accepts
 from hotshoe_triton.attention import MIN_ROWS
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 
@@ -24,7 +25,9 @@ PROGRAMS = 8
 
 def supports(spec: HyperConnectionSpec, facts: DeviceFacts) -> Verdict:
     """Judge sizes and types."""
-    most = MOST_STREAMS
+    known, most = accepts.supports(spec, facts), MOST_STREAMS
+    if not known.accepted:
+        return known
     return judge(facts, spec.dtype, {f"{spec.count} streams are above {most}": spec.count > most})
 
 

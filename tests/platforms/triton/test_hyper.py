@@ -59,6 +59,14 @@ def test_channels_are_split_among_all_units(facts: DeviceFacts, monkeypatch) -> 
     check(spec, Streams(2), wide)
 
 
-def test_refusals() -> None:
-    verdict = hyper.supports(replace(SPEC, count=9), device_facts("sm_90"))
-    assert "9 streams are above 8" in verdict.reason
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"count": 9}, "9 streams are above 8"),
+        ({"iterations": 0}, "at least once, not 4 of them 0 times"),
+        ({"dtype": "float64"}, "float64"),
+    ],
+)
+def test_refusals(changes: dict[str, object], reason: str) -> None:
+    verdict = hyper.supports(replace(SPEC, **changes), device_facts("sm_90"))
+    assert reason in verdict.reason

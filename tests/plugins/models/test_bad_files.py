@@ -93,4 +93,4 @@ def test_layers_that_predict_further_tokens_are_listed(changed, capfd):
 
 def test_what_has_no_kernel_is_refused(changed, refused):
     line = refused("explain", changed("deepseek-v4", {}), "--require-native")
-    assert "slot compressed_attention that --require-native allows" in line
+    assert "slot hyper_connection that --require-native allows" in line

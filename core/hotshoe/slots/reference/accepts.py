@@ -8,6 +8,7 @@ from typing import Any
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
+from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.specs import (
     AttentionSpec,
@@ -175,6 +176,11 @@ def _entries(spec: CompressSpec | CompressedAttentionSpec) -> Iterator[str]:
         yield f"rotates an even number of {spec.head_dim} channels, not {spec.rope_dim}"
 
 
+def _streams(spec: HyperConnectionSpec) -> Iterator[str]:
+    if spec.count < 1 or spec.iterations < 1:
+        yield f"mixes streams at least once, not {spec.count} of them {spec.iterations} times"
+
+
 def _experts(spec: MoeSpec) -> Iterator[str]:
     if spec.gate_up.out_features != (1 + spec.gated) * spec.down.in_features:
         times = "twice as many outputs" if spec.gated else "as many outputs"
@@ -300,6 +306,7 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     IndexerSpec: _index,
     CompressSpec: _entries,
     CompressedAttentionSpec: _entries,
+    HyperConnectionSpec: _streams,
     LinearSpec: _matrix,
     StateSpaceSpec: _state_space,
     SelectiveScanSpec: _states,
