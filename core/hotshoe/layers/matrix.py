@@ -80,10 +80,19 @@ class Matrix:
         [self._columns] = inputs.within(0, in_features)
         if stored is not None and self.unpacks and not self._stays_packed(ctx):
             self.unpack()
-        elif stored is not None and ctx.size > 1:  # kernels would refuse it, in more words
-            for part in self.shares():
-                self._tensors(*part)
+        elif ctx.size > 1 and not ctx.judged_together:
+            self.check_cut()
         self._pending: dict[str, list[list[Tensor] | None]] = {}
+
+    def check_cut(self) -> None:
+        """Refuse a part of the matrix that cuts what one scale is for, before kernels refuse it in
+        words that name no remedy.
+
+        Raises:
+            CheckpointError: It does.
+        """
+        for part in self.shares():
+            self._tensors(*part)
 
     @property
     def unpacks(self) -> bool:

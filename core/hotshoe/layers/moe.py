@@ -348,6 +348,8 @@ def _experts(
         build = partial(Matrix, together, bias=mixture.bias, quantize=quantize)
         gate_up = build(parts, hidden, outputs=rows)
         found.append((gate_up, build([(second, hidden)], inner, inputs=columns)))
+    for matrix in found[0]:
+        matrix.check_cut()
     packed = [matrix for pair in found for matrix in pair if matrix.unpacks]
     if packed and not ctx.selector.offers("moe", mixture.spec(*found[0], share.held)):
         for matrix in packed:
