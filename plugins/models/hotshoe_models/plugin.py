@@ -86,6 +86,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": "hotshoe_models.mistral:build",
     "MixtralForCausalLM": "hotshoe_models.mixtral:build",
     "MPTForCausalLM": "hotshoe_models.mpt:build",
+    "ModernBertDecoderForCausalLM": "hotshoe_models.modernbert_decoder:build",
     "MptForCausalLM": "hotshoe_models.mpt:build",
     "NanoChatForCausalLM": "hotshoe_models.nanochat:build",
     "NemotronForCausalLM": "hotshoe_models.nemotron:build",

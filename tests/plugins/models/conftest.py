@@ -2277,6 +2277,27 @@ VARIANTS += [
     Variant("zamba2-one-block", "Zamba2", ZAMBA, raw=True, undivided=True),
 ]
 VARIANTS += [Variant("bitnet", "BitNet", {"attention_bias": True, **TIED}, end_to_end=True)]
+VARIANTS += [
+    Variant(
+        "modernbert",
+        "ModernBertDecoder",
+        {"local_attention": 14, "cls_token_id": 1, "sep_token_id": 2},
+        end_to_end=True,
+    ),
+    Variant(
+        "modernbert-biases",
+        "ModernBertDecoder",
+        {
+            **{f"{part}_bias": True for part in ("attention", "mlp", "norm", "classifier")},
+            "decoder_bias": False,
+            "global_attn_every_n_layers": 2,
+            "global_rope_theta": 900.0,
+            "local_attention": 11,
+            **UNTIED,
+        },
+        raw=True,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),

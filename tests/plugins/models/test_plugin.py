@@ -70,6 +70,7 @@ from hotshoe_models import (
     mistral4,
     mixtral,
     mllama,
+    modernbert_decoder,
     mpt,
     nanochat,
     olmo,
@@ -140,6 +141,7 @@ DEFAULTS = {
     "MiniMaxConfig": minimax_text.DEFAULTS,
     "MiniMaxM3VLTextConfig": minimax_m3.DEFAULTS,
     "DbrxConfig": dbrx.DEFAULTS,
+    "ModernBertDecoderConfig": modernbert_decoder.DEFAULTS,
     "BitNetConfig": bitnet.DEFAULTS,
     "Zamba2Config": zamba2.DEFAULTS,
     "MllamaTextConfig": mllama.DEFAULTS,
@@ -219,6 +221,7 @@ UNREAD |= {
 UNREAD |= {"index_n_heads", "index_head_dim", "index_local_blocks"}
 UNREAD |= {"vision_config", "audio_config"}  # of Phi-4 multimodal
 UNREAD |= {"chunk_size", "use_mem_eff_path", "num_logits_to_keep", "use_conv_bias"}  # of Zamba
+UNREAD |= {"initializer_cutoff_factor"}
 UNREAD |= {"block_size"}  # tokens of MiniMax's chunks, which change no result
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
@@ -296,6 +299,9 @@ def test_defaults_are_those_of_the_configuration_class(name):
     }
     if name in ("Gemma3TextConfig", "Gemma3nTextConfig"):
         expected = {"global": gemma.GLOBAL_THETA, "local": gemma.LOCAL_THETA}
+    elif name == "ModernBertDecoderConfig":
+        bases = modernbert_decoder.BASES.values()
+        expected = {key.partition("_")[0]: base for key, base in bases}
     else:
         expected = thetas.get(name, 10_000.0)
     assert config_class.default_theta == expected
