@@ -217,6 +217,26 @@ def drafts(
     return found, first
 
 
+def logits_behind(
+    method: str, model: Weights, head: Weights, ids: Sequence[int], path: Sequence[int]
+) -> Tensor:
+    """Return [VOCAB] a head's logits behind ids and drafts that follow them."""
+    *layers, final = states(model, ids[:-1])
+    hidden, known = final, list(ids)
+    if method == "eagle3":
+        hidden = torch.cat([layers[i] for i in TAPPED], 1) @ head["fc.weight"].double().T
+    for draft in (*path, None):
+        embedded = model["model.embed_tokens.weight"].double()[known[1:]]
+        passed, normed = step(method, head, embedded, hidden)
+        known += [] if draft is None else [draft]
+        hidden = torch.cat([hidden, passed[-1:]])
+    if method == "eagle":
+        return model["lm_head.weight"].double() @ normed[-1]
+    found = torch.full((VOCAB,), -torch.inf, dtype=torch.float64)
+    found[head["d2t"] + torch.arange(DRAFTED)] = head["lm_head.weight"].double() @ normed[-1]
+    return found
+
+
 def block(own: Weights, taken: Tensor, residual: Tensor) -> Tensor:
     """Run one layer over all tokens: attention of what is taken, then the MLP."""
     count = len(taken)

@@ -97,6 +97,19 @@ def test_drafts_are_those_of_plain_code(
 
 
 @ONE
+def test_trees_of_drafts_change_no_answer(open_mtp: Callable[..., LLM]) -> None:
+    weights = mtp.chain_weights(3, strange=0.4)
+    with open_mtp(weights, enable_prefix_caching=False) as llm:
+        expected = answers(llm)
+    tree = "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 0), (0, 0, 0), (1, 0, 0), (1, 0, 1)]"
+    options = {"method": "mtp", "speculative_token_tree": tree}
+    with open_mtp(weights, speculative_config=options) as llm:
+        check(answers(llm), expected)
+        stats = llm.stats()
+        assert stats.num_accepted_tokens > 0 < stats.num_draft_tokens - stats.num_accepted_tokens
+
+
+@ONE
 def test_a_head_that_knows_the_text_is_always_right(open_mtp: Callable[..., LLM]) -> None:
     weights = mtp.chain_weights(5)
     drawn = SamplingParams(temperature=1.0, seed=5, max_tokens=20, ignore_eos=True, logprobs=2)

@@ -1,7 +1,7 @@
 """Trees of drafts change how many steps an answer takes, never the answer."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,22 @@ from hotshoe.errors import ConfigError
 from hotshoe.plugins import PluginManager
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
+from hotshoe.speculation.proposer import Wanted
+from hotshoe.speculation.trees import TreeHeads
 from hotshoe.types import StepPlan
+from hotshoe.types.trees import parse_tree
 
 TREE = "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (1, 1), (0, 0, 0), (0, 0, 1), (1, 0, 0)]"
 CHAIN = "[(0,), (0, 0), (0, 0, 0)]"
 Open = Callable[..., LLM]
+
+
+#: Matrices of heads that noise spoils, and how much of it.
+NOISE = {
+    "medusa": ([f"lm_heads.{i}.weight" for i in range(3)], 0.11),
+    "eagle": (["fc.weight"], 0.07),
+    "eagle3": (["lm_head.weight"], 0.11),
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +37,33 @@ def checkpoint(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A model, and heads whose second guess is often the right one."""
     path = tmp_path_factory.mktemp("trees")
     model = eagle.model_weights("qwen3", 5)
-    head = eagle.head_weights("medusa", model, 6)
-    generator = torch.Generator().manual_seed(7)
-    for i in range(3):
-        matrix = head[f"lm_heads.{i}.weight"]
-        matrix += torch.randn(matrix.shape, generator=generator) * 0.11
     eagle.write_model(path / "model", "qwen3", model)
     shutil.copy(model_dir / "tokenizer.json", path / "model")
-    eagle.write(path / "head", head, **eagle.HEAD_CONFIGS["medusa"])
+    for method in NOISE:
+        eagle.write(path / method, spoiled_head(method), **eagle.HEAD_CONFIGS[method])
     return path
 
 
-@pytest.fixture
-def open_pair(checkpoint: Path, plugins: PluginManager) -> Open:
+def spoiled_head(method: str) -> eagle.Weights:
+    """Return a head that is less often right."""
+    names, share = NOISE[method]
+    head = eagle.head_weights(method, eagle.model_weights("qwen3", 5), 6)
+    generator = torch.Generator().manual_seed(7)
+    for name in names:
+        head[name] = head[name] + torch.randn(head[name].shape, generator=generator) * share
+    return head
+
+
+@pytest.fixture(params=NOISE)
+def open_pair(request: pytest.FixtureRequest, checkpoint: Path, plugins: PluginManager) -> Open:
     def make(tree: str | None, **options: object) -> LLM:
-        head = {"method": "medusa", "model": str(checkpoint / "head")}
+        head = {"method": request.param, "model": str(checkpoint / request.param)}
         settings = {"platform": "cpu", "max_num_seqs": 8, "seed": 3, "plugins": plugins} | options
         drafts = None if tree is None else head | {"speculative_token_tree": tree}
         settings.setdefault("speculative_config", drafts)
+        if "kv_cache_memory_bytes" in settings:  # for ten blocks of all layers
+            layers = eagle.LAYERS + (request.param != "medusa")
+            settings["kv_cache_memory_bytes"] = 10 * layers * 16 * 256
         return LLM(str(checkpoint / "model"), **settings)
 
     return make
@@ -76,8 +96,6 @@ def test_answers_are_those_without_drafts(
 ) -> None:
     """Greedy or drawn, chunked, preempted, overlapped, found in the prefix cache, and beside
     requests whose drafts are chains."""
-    if "kv_cache_memory_bytes" in settings:  # there are four caches
-        settings = {**settings, "kv_cache_memory_bytes": 10 * 4 * 16 * 256}
     with open_pair(None, enable_prefix_caching=False) as llm:
         expected = answers(llm)
     with open_pair(TREE, **settings) as llm:
@@ -99,6 +117,38 @@ def test_a_tree_has_more_drafts_accepted_than_its_chain(open_pair: Open) -> None
             found[tree] = tokens, llm.stats().num_accepted_tokens
     assert found[CHAIN][0] == found[TREE][0]
     assert found[TREE][1] > 1.1 * found[CHAIN][1]
+
+
+@pytest.mark.parametrize("open_pair", ["eagle", "eagle3"], indirect=True)
+def test_nodes_are_those_of_plain_code(
+    open_pair: Open, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind prompts in parts, behind paths beside the chain, and at ends of blocks."""
+    method, paths = request.node.callspec.params["open_pair"], parse_tree(TREE).paths
+    model, head = eagle.model_weights("qwen3", 5), spoiled_head(method)
+    seen: list[tuple[list[int], list[int]]] = []
+    propose = TreeHeads.propose
+
+    def spy(self: TreeHeads, wanted: Sequence[Wanted]) -> list[list[int]]:
+        seen.extend((list(one.request.token_ids), list(one.made)) for one in wanted)
+        return propose(self, wanted)
+
+    monkeypatch.setattr(TreeHeads, "propose", spy)
+    prompts = [TokensPrompt([(n * i * i + i) % 251 for i in range(9 + 7 * n)]) for n in range(1, 4)]
+    options = {"enable_prefix_caching": False, "block_size": 16, "max_num_batched_tokens": 30}
+    with open_pair(TREE, **options) as llm:
+        llm.generate(prompts, GREEDY)
+    assert len({len(made) for _, made in seen}) > 1
+    for ids, made in seen[::3]:
+        tokens = dict(zip(paths, made, strict=False))
+        behind = {}
+        for path, token in tokens.items():
+            if path[:-1] not in behind:
+                before = [tokens[path[: n + 1]] for n in range(len(path) - 1)]
+                behind[path[:-1]] = eagle.logits_behind(method, model, head, ids, before)
+            logits = behind[path[:-1]]
+            wanted = logits.sort(descending=True).values[path[-1]]
+            assert abs(logits[token] - wanted) < 1e-4 * logits.max(), (len(ids), path)
 
 
 @pytest.mark.slow
@@ -148,10 +198,20 @@ def test_trees_that_nobody_makes_are_refused(
 ) -> None:
     options = {
         "method": "medusa",
-        "model": str(checkpoint / "head"),
+        "model": str(checkpoint / "medusa"),
         "speculative_token_tree": TREE,
     } | changes
     ranks = {"pipeline_parallel_size": options.pop("pipeline_parallel_size", 1)}
     options = {name: value for name, value in options.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
         open_pair(None, speculative_config=options, **ranks)
+
+
+def test_more_choices_than_a_head_has_tokens_are_refused(
+    checkpoint: Path, plugins: PluginManager, tmp_path: Path
+) -> None:
+    settings = {**eagle.HEAD_CONFIGS["eagle3"], "draft_vocab_size": 2}
+    head = eagle.write(tmp_path / "head", spoiled_head("eagle3"), **settings)
+    options = {"method": "eagle3", "model": str(head), "speculative_token_tree": "[(0,), (2,)]"}
+    with pytest.raises(ConfigError, match="node of choice 2, but the head guesses 2 tokens"):
+        LLM(str(checkpoint / "model"), platform="cpu", plugins=plugins, speculative_config=options)

@@ -121,6 +121,15 @@ class TreeHead(DraftHead, Protocol):
 
 
 @runtime_checkable
+class LevelHead(DraftHead, Protocol):
+    """A head that guesses several tokens behind one, so that trees grow level by level."""
+
+    def likeliest(self, hidden: Tensor, count: int) -> Tensor:
+        """Return the likeliest tokens [n, count], the likeliest first; see `guess`."""
+        ...
+
+
+@runtime_checkable
 class DraftingModel(Protocol):
     """What a model has beside the above if `BuildContext.further` asked for it, or a `HeadBuilder`
     has made it.

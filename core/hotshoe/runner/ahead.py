@@ -92,6 +92,23 @@ class Samples:
     positions: Indexes
 
 
+class Behind(NamedTuple):
+    """What a head reads behind a step.
+
+    Attributes:
+        ids, states: [n] the token behind each token, and what the model made of it.
+        batch: Those tokens.
+        last, positions: [r] the last token of each row that samples that is right: its index among
+            them, and its position.
+    """
+
+    ids: Tensor
+    states: Tensor
+    batch: ForwardBatch
+    last: Tensor
+    positions: Tensor
+
+
 class Chain(NamedTuple):
     """What a chain's next step reads, at fixed addresses; see `Ahead._begin_chain`."""
 
@@ -155,30 +172,56 @@ class Ahead:
             token_index: [num_tokens] of its tokens in the table, where what was sampled stands.
             verified, sampled: [s] what stood there before, and what was sampled.
         """
-        assert self._states is not None and self._batch is not None
         samples, num = _samples(inputs), self._num
-        last, positions = self._last(samples, verified, sampled)
-        ids = self._tables.tokens[token_index + 1]
+        read = self._behind(inputs, samples, token_index, verified, sampled)
+        self._states = self._batch = None
         # Of a step that samples nothing, somebody must be last.
-        wanted = last if len(samples.rows) else last.new_full((1,), len(ids) - 1)
+        last = read.last if len(samples.rows) else read.last.new_full((1,), len(read.ids) - 1)
         fills = not num or not len(samples.rows)
-        batch = replace(self._batch, outputs_at=wanted, between=_unread if fills else None)
-        states, self._states, self._batch = self._states, None, None
+        batch = replace(read.batch, outputs_at=last, between=_unread if fills else None)
         try:
-            passed, found = self._head.forward(ids, states, batch)
+            passed, found = self._head.forward(read.ids, read.states, batch)
         except Written:
             return None
         if fills:
             return None
+        longest = int(inputs.seq_lens.max()) + num
+        made = self._go_on(samples.rows, passed, found, read.positions, longest)
+        return MadeDrafts(samples.rows.tolist(), made[:, :num].contiguous())
+
+    def _behind(
+        self,
+        inputs: StepInputs,
+        samples: Samples,
+        token_index: Tensor,
+        verified: Tensor | None,
+        sampled: Tensor,
+    ) -> Behind:
+        """Return what the head reads behind a step."""
+        assert self._states is not None and self._batch is not None
+        last, positions = self._last(samples, verified, sampled)
+        ids = self._tables.tokens[token_index + 1]
+        return Behind(ids, self._states, self._batch, last, positions)
+
+    def _go_on(
+        self, rows: Ints, passed: Tensor, found: Tensor, positions: Tensor, longest: int
+    ) -> Tensor:
+        """Return the drafts of each row, [r, at least as many as are wanted] int32.
+
+        Args:
+            rows: [r]
+            passed, found: [r] what the head made of the last token of each row that is right.
+            positions: [r] its position.
+            longest: No position is beyond.
+        """
         tokens = self._head.guess(found).to(torch.int32)
         if tokens.dim() == 2:
-            return MadeDrafts(samples.rows.tolist(), tokens[:, :num].contiguous())
+            return tokens
         made = [tokens]
-        if num > 1:
-            longest = int(inputs.seq_lens.max()) + num
-            step = self._begin_chain(samples.rows, tokens, passed, positions, longest)
-            made += [step()[: len(tokens)].clone() for _ in range(1, num)]
-        return MadeDrafts(samples.rows.tolist(), torch.stack(made, 1))
+        if self._num > 1:
+            step = self._begin_chain(rows, tokens, passed, positions, longest)
+            made += [step()[: len(tokens)].clone() for _ in range(1, self._num)]
+        return torch.stack(made, 1)
 
     def warm_up(self) -> None:
         """Run the head once behind a step of which nobody samples."""
@@ -219,8 +262,7 @@ class Ahead:
             longest: No position is beyond.
         """
         count, device = len(rows), tokens.device
-        held = self._columns[self._groups][:, rows].min(0) * self._tables.block_size
-        limit = place(np.minimum(held, self._tables.max_model_len).astype(np.int64), device)
+        limit = self._limits(rows)
         chain = self._chain = self._chain or Chain.of(passed, len(self._tables.blocks[0]))
         own = (tokens, passed, positions, limit, place(rows.astype(np.int64), device))
         for held_there, given in zip(chain, own, strict=True):
@@ -230,6 +272,12 @@ class Ahead:
             return partial(self._one_more, chain, count, longest)
         chain.limit[count:size].zero_()  # nobody's rows have no room
         return partial(self._steps.replay, size)
+
+    def _limits(self, rows: Ints) -> Tensor:
+        """Return [r] int64, the places of each row in blocks that it holds."""
+        held = self._columns[self._groups][:, rows].min(0) * self._tables.block_size
+        held = np.minimum(held, self._tables.max_model_len).astype(np.int64)
+        return place(held, self._tables.tokens.device)
 
     def _one_more(self, chain: Chain, count: int, longest: int) -> Tensor:
         """Make one more draft of each of so many rows, and return them."""
@@ -274,19 +322,29 @@ class Ahead:
         starts = torch.arange(count + 1, dtype=torch.int32, device=rows.device)
         longest = min(longest, tables.max_model_len)
         shape = StepShape(count, starts, lengths, 1, longest)
-        views: list[CacheView] = []
-        for number, plan in enumerate(tables.plans):
-            if number not in self._views:
-                views.append(views[-1] if views else CacheView(rows, rows))  # which nobody reads
-                continue
-            blocks = tables.blocks[plan.group]
+
+        def view(group: int) -> CacheView:
+            blocks = tables.blocks[group]
             slots = blocks[rows, own // size] * size + own % size
-            slots = slots.where(has_room, self._null_slots[plan.group]).to(torch.int32)
-            table = blocks[:, : -(-longest // size)].index_select(0, rows)
-            view = CacheView(table, slots)
+            slots = slots.where(has_room, self._null_slots[group]).to(torch.int32)
+            return CacheView(blocks[:, : -(-longest // size)].index_select(0, rows), slots)
+
+        return ForwardBatch(own.to(torch.int32), shape, self._views_of(shape, view))
+
+    def _views_of(
+        self, shape: StepShape, view_of: Callable[[int], CacheView]
+    ) -> Sequence[CacheView]:
+        """Make the views of the head, of a cache group each, and have them prepared."""
+        nothing = self._null_slots  # stands for what nobody reads
+        views: list[CacheView] = []
+        for number, plan in enumerate(self._tables.plans):
+            if number not in self._views:
+                views.append(views[-1] if views else CacheView(nothing, nothing))
+                continue
+            view = view_of(plan.group)
             view.prepared = plan.prepare(shape, view)
             views.append(view)
-        return ForwardBatch(own.to(torch.int32), shape, views)
+        return views
 
 
 class Written(Exception):  # noqa: N818  (it is no error)

@@ -10,7 +10,7 @@ from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.loader import Target, load_weights
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import DraftHead, DraftingModel, Model, TreeHead
+from hotshoe.models.base import DraftHead, DraftingModel, LevelHead, Model, TreeHead
 from hotshoe.types.trees import NAME as TREE_NAME
 
 
@@ -47,7 +47,7 @@ def check_tree(head: DraftHead, ctx: BuildContext) -> None:
     """
     if ctx.tree is None:
         return
-    if not isinstance(head, TreeHead):
+    if not isinstance(head, TreeHead | LevelHead):
         raise ConfigError(f"{TREE_NAME}: this method makes chains alone; leave it out")
     kinds = sorted({layer.cache_spec.kind for layer in ctx.cache_layers} - {"full"})
     if kinds:

@@ -10,6 +10,7 @@ import torch
 
 from hotshoe.sampling.stages import Planner
 from hotshoe.slots import GraphOp, RestingGraphOp, SampleOp, TransferOp
+from hotshoe.types.trees import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class RunnerLimits:
         piece_sizes: Padded token counts of other steps to record in pieces, likewise.
         eos_token_ids: Forbidden until a request's min_tokens.
         lags: States are behind accepted drafts, and learn of them in `StepShape.host_drafts`.
-        trees: Drafts may be trees.
+        tree: The shape of drafts that may be trees.
     """
 
     max_num_seqs: int
@@ -38,7 +39,7 @@ class RunnerLimits:
     piece_sizes: tuple[int, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
     lags: bool = False
-    trees: bool = False
+    tree: DraftTree | None = None
 
 
 @dataclass(frozen=True, slots=True)

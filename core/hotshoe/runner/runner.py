@@ -24,6 +24,7 @@ from hotshoe.runner.forward import Forward, StagedInputs
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings, graph_sizes
 from hotshoe.runner.inbox import Inbox
+from hotshoe.runner.levels import ahead_of
 from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.peers import Peers
@@ -32,7 +33,7 @@ from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_log
 from hotshoe.runner.recording import RECORDING_S, Allowance
 from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
-from hotshoe.runner.trees import TreeAhead, TreeRows
+from hotshoe.runner.trees import TreeRows
 from hotshoe.runner.verified import as_decodes
 from hotshoe.sampling import LogprobTensors, RecordedSampling, SampledBatch, Sampler
 from hotshoe.sampling.verify import branching
@@ -76,7 +77,7 @@ class Runner:
         self._limits = limits
         num_groups = len(limits.null_blocks)
         sizes = limits.max_num_seqs, limits.max_model_len, limits.block_size
-        self._rows = (TreeRows if limits.trees else Rows)(*sizes, num_groups, limits.lags)
+        self._rows = (TreeRows if limits.tree else Rows)(*sizes, num_groups, limits.lags)
         self._padding_slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
         self._record = ops.graph.record
@@ -111,8 +112,7 @@ class Runner:
 
     def add_head(self, head: DraftHead) -> None:
         """Let a loaded head make drafts behind each step; its caches are among the model's."""
-        kind = TreeAhead if self._limits.trees else Ahead
-        self._ahead = self._forward.ahead = kind(head, self._tables)
+        self._ahead = self._forward.ahead = ahead_of(head, self._tables, self._limits.tree)
         self._choice = None
 
     @torch.inference_mode()

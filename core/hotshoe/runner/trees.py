@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -90,6 +91,21 @@ class TreeRows(Rows):
         return replace(inputs, positions=positions, sample_lens=lengths, tree=tree)
 
 
+class Accepted(NamedTuple):
+    """The end of the accepted path of each row that samples, [r] int64 each.
+
+    Attributes:
+        first, last: The samples behind the root and behind the end.
+        depth: Of the end; 0 for the root.
+        line: [r, most] the samples of the end and its ancestors, the root's repeated.
+    """
+
+    first: Tensor
+    last: Tensor
+    depth: Tensor
+    line: Tensor
+
+
 class TreeAhead(Ahead):
     """See `Ahead`. Its head guesses all tokens of a row at once, as `TreeHead` says."""
 
@@ -106,21 +122,26 @@ class TreeAhead(Ahead):
     ) -> tuple[Tensor, Tensor]:
         if not self._parents:
             return super()._last(samples, verified, sampled)
+        path = self._accepted(samples, sampled)
+        device = sampled.device
+        tokens, positions = place(samples.tokens, device), place(samples.positions, device)
+        return tokens + path.last - path.first, positions + path.depth
+
+    def _accepted(self, samples: Samples, sampled: Tensor) -> Accepted:
+        """Find the last entry of each row's tree whose ancestors were all sampled."""
         host = self._trees(samples)
-        tokens, parents, lines, depths, at, firsts, positions = (
-            place(array, sampled.device) for array in host
-        )
+        tokens, parents, lines, depths, at = (place(array, sampled.device) for array in host)
         agreed = (sampled[parents] == tokens) | (depths == 0)
         passed = agreed[lines].all(1) * (depths + 1)
         entry = passed[at].argmax(1)
         own = at.gather(1, entry[:, None])[:, 0]
-        return firsts + own - at[:, 0], positions + depths[own]
+        return Accepted(at[:, 0], own, depths[own], lines[own])
 
     def _trees(
         self, samples: Samples
     ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], ...]:
         """Return, of all samples [s], the token of each and the sample of its parent, those of its
-        ancestors [s, most], and its depth; then `Samples.at`, `tokens` and `positions`."""
+        ancestors [s, most], and its depth; then `Samples.at`."""
         tokens, parents, lines, depths = list[int](), [], [], []
         for row, first in zip(samples.rows.tolist(), samples.at[:, 0].tolist(), strict=True):
             drafts = self._drafts.get(row, ())
@@ -137,6 +158,4 @@ class TreeAhead(Ahead):
             np.concatenate(filled),
             np.concatenate(depths).astype(np.int64),
             samples.at.astype(np.int64),
-            samples.tokens.astype(np.int64),
-            samples.positions.astype(np.int64),
         )

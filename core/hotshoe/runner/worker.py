@@ -366,7 +366,7 @@ class TorchWorker:
             piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
             lags=any(group.spec.drafts for group in layout.groups),
-            trees=config.draft_tree is not None,
+            tree=config.draft_tree,
         )
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
         width, dtype = entering_size(self._model), self._context.torch_dtype

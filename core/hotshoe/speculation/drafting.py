@@ -235,7 +235,7 @@ def open_drafting(
     budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
     methods = plugins.mapping(HEADS)
     if method == MTP or method in methods:
-        check_head(config, options, () if method == MTP else ("model", TREE))
+        check_head(config, options, (TREE,) if method == MTP else ("model", TREE))
         tree = config.draft_tree
         if tree is not None and config.pipeline_parallel_size > 1:
             raise ConfigError(

@@ -22,6 +22,7 @@ from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext, ForwardBatch, Logits
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead
+from hotshoe.types.trees import NAME
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
 from hotshoe_models.heads import Embedded, Joined, check_sizes, plain_decoder
 from hotshoe_models.llama import DEFAULTS, llama_spec
@@ -61,6 +62,10 @@ class EagleHead:
     def guess(self, hidden: Tensor) -> Tensor:
         """Return the likeliest tokens [n] for hidden [n, hidden_size]."""
         return self._model.head(hidden, GENERATE).argmax(1)
+
+    def likeliest(self, hidden: Tensor, count: int) -> Tensor:
+        """See `hotshoe.models.base.LevelHead`."""
+        return self._model.head(hidden, GENERATE).topk(count).indices
 
 
 class Eagle3Head:
@@ -124,7 +129,14 @@ class Eagle3Head:
 
     def guess(self, hidden: Tensor) -> Tensor:
         """Return the likeliest tokens [n] for hidden [n, hidden_size]."""
-        found = self._lm_head(hidden).argmax(1)
+        return self._tokens(self._lm_head(hidden).argmax(1))
+
+    def likeliest(self, hidden: Tensor, count: int) -> Tensor:
+        """See `hotshoe.models.base.LevelHead`."""
+        return self._tokens(self._lm_head(hidden).topk(count).indices)
+
+    def _tokens(self, found: Tensor) -> Tensor:
+        """Return the model's tokens of those of the head."""
         return found if self._targets is None else self._targets[found]
 
 
@@ -208,6 +220,12 @@ def build_eagle3(
     drafted = config.size("draft_vocab_size", spec.vocab_size)
     if drafted > spec.vocab_size:
         raise refuse(config, "draft_vocab_size", f"guesses tokens of {spec.vocab_size}")
+    most = 0 if ctx.tree is None else max(map(max, ctx.tree.paths))
+    if most >= drafted:
+        raise ConfigError(
+            f"{NAME} has a node of choice {most}, but the head guesses {drafted} tokens; "
+            "leave it out"
+        )
     ctx.weights.rename(r"^(?:model\.)?layers\.0\.", LAYER)
     ctx.weights.ignore([r"^t2d$"])
     layers, own = _chosen(config, model.num_layers), ctx.own_layers

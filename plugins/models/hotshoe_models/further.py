@@ -95,6 +95,10 @@ class FurtherLayer:
         """Return the likeliest tokens [n] for hidden [n, hidden_size]."""
         return self._model.head(hidden, GENERATE).argmax(1)
 
+    def likeliest(self, hidden: Tensor, count: int) -> Tensor:
+        """See `hotshoe.models.base.LevelHead`."""
+        return self._model.head(hidden, GENERATE).topk(count).indices
+
 
 def add_further(
     model: DenseDecoder,
