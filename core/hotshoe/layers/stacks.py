@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: For each expert the names of matrices whose rows, of equal number, are those of its part.
 Parts: TypeAlias = "tuple[tuple[str, ...], ...]"
 #: What ends the name of a tensor of all experts, and which part of a matrix it holds.
-KINDS = {"": "weight", "_scale_inv": "weight_scale_inv"}
+KINDS = {"": "weight", "_scale": "weight_scale", "_scale_inv": "weight_scale_inv"}
 
 
 def stacks_of(templates: Sequence[str], num_experts: int) -> dict[str, Parts]:

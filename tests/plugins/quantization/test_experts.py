@@ -312,12 +312,34 @@ def test_fp8_of_all_experts_in_one_tensor(per: str, tmp_path: Path, open_llm: Op
     assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
 
 
-def test_experts_that_only_quantized_files_name(tmp_path: Path, open_llm: Open) -> None:
-    """Llama 4 has all experts in one tensor, transposed, but in 8 bits each by its name."""
+LLAMA4_FP8 = {
+    "named": compressed(
+        "float-quantized",
+        weights(8, "float", "channel", None),
+        TOKENF,
+        ignore=["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*shared_expert"],
+    ),
+    "stacked": {
+        "quant_method": "fbgemm_fp8",
+        "modules_to_not_convert": ["lm_head", "self_attn", "router", "shared_expert"],
+    },
+}
+
+
+@pytest.mark.parametrize("how", LLAMA4_FP8)
+def test_transposed_experts_of_all_in_one_tensor(how: str, tmp_path: Path, open_llm: Open) -> None:
+    """Llama 4's files of 8 bits name each expert, or have scales of all as fbgemm writes them."""
     quantize = eight_bits(FP8, "channel")
 
     def change(name: str, tensor, stored: dict, dense: dict) -> None:
         block, _, part = name.rpartition(".")
+        if how == "stacked":
+            made = [quantize(expert.T.contiguous()) for expert in tensor]
+            stored[name] = torch.stack([parts["weight"].T for parts, _ in made])
+            scales = torch.stack([parts["weight_scale"] for parts, _ in made])
+            stored[f"{name}_scale"] = scales.mT if part == "gate_up_proj" else scales
+            dense[name] = torch.stack([exact.T for _, exact in made]).contiguous()
+            return
         for i, expert in enumerate(tensor):
             both = part == "gate_up_proj"
             sides = ("gate_proj", "up_proj") if both else (part,)
@@ -328,11 +350,7 @@ def test_experts_that_only_quantized_files_name(tmp_path: Path, open_llm: Open) 
 
     sizes = {"num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1}
     plain = save(tmp_path / "plain", "Llama4", **sizes, intermediate_size_mlp=96)
-    ignored = ["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*shared_expert"]
-    config = compressed(
-        "float-quantized", weights(8, "float", "channel", None), TOKENF, ignore=ignored
-    )
-    stored = rewritten(plain, tmp_path / "stored", config, change)
+    stored = rewritten(plain, tmp_path / "stored", LLAMA4_FP8[how], change)
     options = {"dtype": "float32"}
     assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
 
