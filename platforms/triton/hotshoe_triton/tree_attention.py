@@ -34,8 +34,8 @@ from hotshoe_triton.device import arch_of, chaining, next_power_of_2
 
 #: Rows of a tile, as far as prompts have larger ones; on Hopper tiles of 128 rows were no faster.
 ROWS = 64
-#: Pieces whose averages are held at once where they are joined.
-JOINED = 64
+#: Pieces whose averages are held at once where they are joined: for few pieces, and for more.
+JOINED = (16, 64)
 
 
 def supports(spec: TreeAttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -78,7 +78,7 @@ class TreeAttention:
             "HEAD_DIM": own.head_dim,
             "BLOCK_D": max(MIN_ROWS, next_power_of_2(own.head_dim)),
         } | chaining(facts)
-        self._joining = shared | {"BLOCK_P": JOINED}
+        self._joining = shared
         reading = {
             "GROUP": self._group,
             "BLOCK_SIZE": own.block_size,
@@ -132,9 +132,10 @@ class TreeAttention:
             **self._reading,
         )
         if pieces > 1:
-            size = step.num_reqs, pieces
-            starts = step.query_start_loc
-            self._join_kernel[(tokens, heads)](out, *found, starts, *size, **self._joining)
+            starts, size = step.query_start_loc, (step.num_reqs, pieces)
+            self._join_kernel[(tokens, heads)](
+                out, *found, starts, *size, BLOCK_P=JOINED[pieces > JOINED[0]], **self._joining
+            )
         return out
 
     def _shares(self, tiles: int, longest: int) -> tuple[int, int]:
