@@ -18,6 +18,7 @@ from hotshoe.models.config import read_json
 from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
 from hotshoe.text.growth import check_file
+from hotshoe.text.tiktoken_file import tiktoken_backend
 
 if TYPE_CHECKING:
     import tokenizers
@@ -41,7 +42,8 @@ def load_backend(directory: Path) -> tokenizers.Tokenizer:
     """
     path = directory / "tokenizer.json"
     if not path.exists():
-        return _convert_backend(directory)
+        made = tiktoken_backend(directory, json_object(directory / "tokenizer_config.json"))
+        return _convert_backend(directory) if made is None else made
     return read_backend(path, read_file(path, MAX_TOKENIZER_BYTES))
 
 
