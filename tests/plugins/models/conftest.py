@@ -2328,6 +2328,12 @@ VARIANTS += [
         impl="transformers",
     ),
     Variant("helium", "Helium", {"head_dim": 16}, end_to_end=True, impl="transformers"),
+    Variant(
+        "jetmoe",
+        "JetMoe",
+        {"kv_channels": 16, "num_local_experts": 5, "num_experts_per_tok": 2},
+        impl="transformers",
+    ),
     Variant("apertus", "Apertus", end_to_end=True, impl="transformers"),
     Variant(
         "persimmon", "Persimmon", {"num_key_value_heads": 4}, end_to_end=True, impl="transformers"
