@@ -1,6 +1,6 @@
 """Further formats of reasoning between two markers, of which one marks answers, too.
 
-Source: chat templates of Apertus and of Command A Reasoning.
+Source: chat templates of Apertus, Command A Reasoning and MiniMax-M3.
 """
 
 from hotshoe_parsers.thinking import Markers, marked
@@ -19,5 +19,11 @@ COHERE = marked(
         answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    special=True,
+)
+MINIMAX = marked(
+    "minimax_m3",
+    Markers(("<mm:think>",), ("</mm:think>",)),
+    ("<mm:think>", "</mm:think>"),
     special=True,
 )

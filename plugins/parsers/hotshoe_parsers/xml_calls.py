@@ -160,7 +160,7 @@ def _call(reader: Reader, writer: Writer, tags: Tags, tools: Tools) -> Steps[Non
             if number:
                 yield from reader.space()
             yield from reader.expect(part)
-        types = _types(_property(tools[name], key), tools[name])
+        types = types_of(property_of(tools[name], key), tools[name])
         types = yield from _kind(reader, tags, types)
         yield from reader.literal(tags.line)
         yield from _value(reader, writer, ends, types)
@@ -208,10 +208,10 @@ def _value(
             yield from reader.scan(JsonObject(opening), take)
     if not (yield from reader.until(ends, take)):
         raise Malformed("the text ends within the arguments")
-    writer.arguments('"' if types == _STRING else _as_json("".join(pieces), types))
+    writer.arguments('"' if types == _STRING else as_json("".join(pieces), types))
 
 
-def _as_json(text: str, types: frozenset[str]) -> str:
+def as_json(text: str, types: frozenset[str]) -> str:
     bare = text.strip()
     bare = _PYTHON_NAMES.get(bare, bare)
     if not types.isdisjoint(_json_types(bare) - _STRING):
@@ -234,20 +234,20 @@ def _json_types(text: str) -> frozenset[str]:
     return _TYPES[_BEGINS.get(text[0], number)]
 
 
-def _property(schema: Mapping[str, Any], key: str) -> object:
+def property_of(schema: Mapping[str, Any], key: str) -> object:
     """Return the schema of one argument; a string where it is not described."""
     properties = schema.get("properties")
     return properties.get(key, {"type": "string"}) if isinstance(properties, Mapping) else True
 
 
-def _types(found: object, root: Schema, depth: int = 0) -> frozenset[str]:
+def types_of(found: object, root: Schema, depth: int = 0) -> frozenset[str]:
     """Return the JSON types that a schema allows, as far as its outermost keywords say."""
     schema = resolved(found, root)
     if depth > _MAX_CHOICE_DEPTH:
         return ANY_TYPE
     for keyword in ("anyOf", "oneOf"):
         if isinstance(schema.get(keyword), list):
-            return frozenset().union(*(_types(c, root, depth + 1) for c in schema[keyword]))
+            return frozenset().union(*(types_of(c, root, depth + 1) for c in schema[keyword]))
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named})
@@ -293,7 +293,7 @@ def _parameters(tags: Tags, tool: str, schema: Schema | None) -> list[Part]:
         if tags.key_end[0][0] in one.name or len(one.name) > MAX_WORD_CHARS:
             raise one.refusal(f"its name cannot be written in the format {tags.name}")
         key = f"{tags.key}{one.name}{tags.gap.join(tags.key_end)}{tags.line}"
-        written = [{"text": key}, *_written(tags, one), *_text(tags.gap)]
+        written = [{"text": key}, *value_parts(tags, one), *_text(tags.gap)]
         parts += written if one.required else [optional(written)]
     return [*parts, {"text": tags.function_end}]
 
@@ -302,14 +302,14 @@ def _text(text: str) -> list[Part]:
     return [{"text": text}] if text else []
 
 
-def _written(tags: Tags, argument: Argument) -> list[Part]:
+def value_parts(tags: Tags, argument: Argument) -> list[Part]:
     """Return the parts of a value, with its end.
 
     Raises:
         RequestError: It may be text that a keyword rules out.
     """
     schema = argument.schema
-    types = _types(schema, schema)
+    types = types_of(schema, schema)
     if types.isdisjoint(_STRING):
         value = [*argument.as_json(), {"text": tags.line + tags.value_end}]
         return [*_text(tags.kinds[1]), *value]
@@ -346,7 +346,7 @@ def _spelt(tags: Tags, value: Any, types: frozenset[str]) -> list[str]:
     plain = value if is_text else json.dumps(value, ensure_ascii=False)
     if kind:
         types = _STRING if is_text else types - _STRING
-    read = plain if types == _STRING else json.loads(_as_json(plain, types))
+    read = plain if types == _STRING else json.loads(as_json(plain, types))
     if json.dumps(read) != json.dumps(value) or tags.value_end in plain:
         return []
     names = [name for name, said in _PYTHON_NAMES.items() if said == plain]

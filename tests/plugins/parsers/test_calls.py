@@ -58,7 +58,9 @@ def test_described_calls_are_read(calls) -> None:
             assert [(c.name, json.loads(c.arguments)) for c in seen.calls] == [
                 (tag.name, arguments) for tag, arguments in chosen
             ]
-    assert in_parts == {"kimi_k2", "olmo3", "pythonic"} | {tags.name for tags in TABLE}
+    assert in_parts == {"kimi_k2", "minimax_m3", "olmo3", "pythonic"} | {
+        tags.name for tags in TABLE
+    }
 
 
 #: What tells a family's templates apart: (template, tool format, reasoning format).
@@ -132,6 +134,11 @@ TEMPLATES = {
     "deepseek-v3.2": ('<｜DSML｜function_calls> <｜DSML｜invoke name="f">', "deepseek_v32", None),
     "deepseek-v4": ('<｜DSML｜tool_calls> <｜DSML｜invoke name="f">', "deepseek_v4", None),
     "minimax-m2": ("'<minimax:tool_call>' <invoke name= </invoke>", "minimax_m2", None),
+    "minimax-m3": (
+        "']<]minimax[>[' ns_token ~ '<tool_call>' '<invoke name=\"' <mm:think> </mm:think>",
+        "minimax_m3",
+        "minimax_m3",
+    ),
     "olmo3": ("<function_calls> </function_calls>", "olmo3", None),
     "seed-oss": (
         "<seed:tool_call><function=f><parameter=p>v</parameter></function>",

@@ -10,7 +10,10 @@ import pytest
 
 from hotshoe.text.parsing import ParserFormat
 
-MODULES = "deepseek gemma harmony json_calls kimi llama mistral pythonic thinking xml_calls".split()
+MODULES = (
+    "answers deepseek gemma harmony json_calls kimi llama minimax mistral pythonic thinking "
+    "xml_calls"
+).split()
 BREAK = "\u241b"
 
 Formats = dict[str, ParserFormat]

@@ -6,9 +6,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe_parsers.plugin import REASONING_FORMATS
 
 FORMATS = {
-    name: resolve_lazy(place)
-    for name, place in REASONING_FORMATS.items()
-    if "thinking" in place or "answers" in place
+    name: resolve_lazy(place) for name, place in REASONING_FORMATS.items() if "thinking" in place
 }
 
 
