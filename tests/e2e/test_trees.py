@@ -12,12 +12,14 @@ from tests.e2e.test_speculation import GREEDY, SHORT, answers, check
 from hotshoe import LLM, TokensPrompt
 from hotshoe.errors import ConfigError
 from hotshoe.plugins import PluginManager
+from hotshoe.runner.rehearsal import SMALLEST
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
 from hotshoe.speculation.proposer import Wanted
 from hotshoe.speculation.trees import TreeHeads
 from hotshoe.types import StepPlan
 from hotshoe.types.trees import parse_tree
+from hotshoe_cpu.tree_attention import TreeAttention
 
 TREE = "[(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (1, 1), (0, 0, 0), (0, 0, 1), (1, 0, 0)]"
 CHAIN = "[(0,), (0, 0), (0, 0, 0)]"
@@ -161,6 +163,23 @@ def test_ranks_take_the_same_path(open_pair: Open) -> None:
         assert llm.stats().num_accepted_tokens > 0
     for ours, theirs in zip(found, plain, strict=True):
         check(ours.outputs, theirs.outputs)
+
+
+@pytest.mark.parametrize("open_pair", ["eagle"], indirect=True)
+def test_kernels_of_trees_are_called_at_the_start(
+    open_pair: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = list[int]()  # tokens of each call
+    attend = TreeAttention.__call__
+
+    def spy(self: TreeAttention, q: torch.Tensor, *rest: object) -> torch.Tensor:
+        called.append(len(q))
+        return attend(self, q, *rest)
+
+    monkeypatch.setattr(TreeAttention, "__call__", spy)
+    with open_pair(TREE):
+        # The model's layers without a node, and the head's for two levels of two nodes.
+        assert called == [*SMALLEST * eagle.LAYERS, 2, 2]
 
 
 def test_a_stream_that_is_left_leaves_nothing_behind(open_pair: Open) -> None:

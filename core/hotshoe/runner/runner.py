@@ -33,7 +33,7 @@ from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_log
 from hotshoe.runner.recording import RECORDING_S, Allowance
 from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
-from hotshoe.runner.trees import TreeRows
+from hotshoe.runner.trees import TreeRows, without_nodes
 from hotshoe.runner.verified import as_decodes
 from hotshoe.sampling import LogprobTensors, RecordedSampling, SampledBatch, Sampler
 from hotshoe.sampling.verify import branching
@@ -91,8 +91,7 @@ class Runner:
         self._flat_tokens = self._tokens.view(-1)
         self._nowhere = limits.max_num_seqs * self._rows.width
         nulls = torch.tensor(limits.null_blocks, dtype=torch.int32, device=device)
-        table = (limits.max_num_seqs + 1, self._rows.max_blocks)
-        self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
+        self._blocks = nulls.view(-1, 1, 1).repeat(1, shape[0], self._rows.max_blocks)
         sampling = (limits.eos_token_ids, self._tokens, limits.max_logprobs, ops.processors)
         self._sampler = Sampler(model.vocab_size, ops.sample, *sampling)
         # A recorded step that decodes samples as well where nobody else needs what it computes.
@@ -149,6 +148,8 @@ class Runner:
         hidden = None
         if not self._is_first:  # whatever the stage before would send
             hidden = self._peers.inbox.new_zeros(inputs.num_tokens, self._peers.inbox.shape[1])
+        if self._limits.tree is not None:
+            self._forward(without_nodes(inputs), staged, every=True)
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._ahead is not None:
             self._ahead.warm_up()
@@ -203,9 +204,8 @@ class Runner:
         return staged
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
-        limits = self._limits
-        slots = self._padding_slots
-        return padding_inputs(lengths, limits.max_num_seqs, slots, limits.block_size)
+        row, block_size = self._limits.max_num_seqs, self._limits.block_size
+        return padding_inputs(lengths, row, self._padding_slots, block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         adapted = self._adapters is not None and self._adapters.begin(inputs)

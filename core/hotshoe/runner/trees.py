@@ -51,6 +51,12 @@ class Shape:
         return cls(depths, up, np.stack(lines, 1), masks)
 
 
+def without_nodes(inputs: StepInputs) -> StepInputs:
+    """Return a step as one with trees, none of which has a node."""
+    counts = np.zeros(len(inputs.rows), np.int32)
+    return replace(inputs, tree=(counts, np.zeros(len(inputs.positions), np.int64)))
+
+
 class TreeRows(Rows):
     """See `Rows`."""
 

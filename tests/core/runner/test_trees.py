@@ -7,7 +7,7 @@ import torch
 
 from hotshoe.runner.ahead import Ahead, _samples
 from hotshoe.runner.rows import StepInputs
-from hotshoe.runner.trees import TreeAhead, TreeRows
+from hotshoe.runner.trees import TreeAhead, TreeRows, without_nodes
 from hotshoe.types import NewRow, SamplingParams, StepPlan
 from hotshoe.types.trees import ROOT, ancestors_of, depths_of, sampled_path
 
@@ -42,6 +42,12 @@ def test_positions_are_depths_and_places_are_numbers() -> None:
     counts, ancestors = inputs.tree
     assert counts.tolist() == [5, 0, 0]
     assert ancestors.tolist() == [0, *ancestors_of(PARENTS), 0, 0, 0, 0]
+
+
+def test_a_step_may_have_trees_of_no_nodes() -> None:
+    _, inputs, _ = begun()
+    tree = without_nodes(inputs).tree
+    assert tree is not None and [array.tolist() for array in tree] == [[0] * 3, [0] * 10]
 
 
 def test_accepted_nodes_that_lie_elsewhere_are_computed_again() -> None:
