@@ -7,12 +7,14 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Verdict
-from hotshoe_triton.device import chaining, judge, next_power_of_2
+from hotshoe_triton.device import chaining, judge, limited, next_power_of_2
 from hotshoe_triton.quantize import Format, format_of, quantizes, row_launch
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 #: Of a program; a row that is quantized has one program, which goes over a wider row in pieces.
 BLOCK, MAX_BLOCK = 1024, 16384
+#: Of a thread with a row's 16 warps, so that two programs share a multiprocessor of NVIDIA's.
+REGISTERS = 64
 
 
 def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
@@ -59,7 +61,8 @@ class GatedActivationQuant:
 
         self._kernel, self._size, self._format = gated_activation_quant, spec.size, format
         sizes = {"SIZE": spec.size, "ACTIVATION": spec.activation, "LIMIT": format.limit}
-        self._constants = sizes | row_launch(min(spec.size, MAX_BLOCK)) | chaining(facts)
+        launch = row_launch(min(spec.size, MAX_BLOCK)) | limited(REGISTERS, facts)
+        self._constants = sizes | launch | chaining(facts)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return values [num_tokens, size] and scales [num_tokens] float32."""

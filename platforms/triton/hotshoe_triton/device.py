@@ -106,6 +106,11 @@ def pairs_bits(facts: DeviceFacts) -> bool:
     return arch_of(facts).backend == "cuda" and not knobs.runtime.interpret
 
 
+def limited(registers: int, facts: DeviceFacts) -> dict[str, int]:
+    """Return launch constants by which a thread has so many registers, where that can be said."""
+    return {"maxnreg": registers} if pairs_bits(facts) else {}
+
+
 def next_power_of_2(n: int) -> int:
     """Return the least power of two that is at least n, for n > 0."""
     return 1 << (n - 1).bit_length()

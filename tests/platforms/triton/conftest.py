@@ -41,7 +41,7 @@ def convert(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: obje
 
 def repair_interpreter() -> None:
     """Mend gaps of Triton 3.6's interpreter: loop bounds with NumPy 2.4, roundings, bfloat16 and
-    8-bit products, block-scaled products, integers as bfloat16."""
+    8-bit products, block-scaled products, fused additions, integers as bfloat16."""
     patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
 
     def patch(tensor: type, scope: object) -> None:
@@ -78,12 +78,18 @@ def repair_interpreter() -> None:
         product = scaled(a, a_scale, 1) @ scaled(b, b_scale, 0)
         return interpreter.TensorHandle((into.data + product).astype(np.float32), tl.float32)
 
+    def create_fma(self: object, *operands: interpreter.TensorHandle) -> object:
+        x, y, z = operands
+        fused = x.data.astype(np.float64) * y.data + z.data
+        return interpreter.TensorHandle(fused.astype(z.data.dtype), z.dtype.scalar)
+
     def create_si_to_fp(self: object, source: interpreter.TensorHandle, kind: object) -> object:
         if kind.scalar != tl.bfloat16:
             return self.cast_impl(source, kind)
         values = source.data.astype(np.float32)
         return self.create_fp_trunc(interpreter.TensorHandle(values, tl.float32), kind)
 
+    interpreter.InterpreterBuilder.create_fma = create_fma
     interpreter.InterpreterBuilder.create_si_to_fp = create_si_to_fp
     interpreter._patch_lang_tensor = patch
     interpreter._convert_float = convert

@@ -43,6 +43,19 @@ def test_rows_and_weights_are_quantized_alike(
     assert (values.float().abs().amax(1) == format.limit).all()
 
 
+@pytest.mark.parametrize("format", [INT8, FP8], ids=["int8", "fp8"])
+@pytest.mark.parametrize("size", [2.0**-120, 1e-29, 3e-4, 1.0, 7e29, 2.0**120])
+def test_quotients_are_rounded_once(
+    facts: DeviceFacts, format: Format, size: float, rng: torch.Generator
+) -> None:
+    x = torch.randn(16, 512, generator=rng, device=facts.device).to(torch.bfloat16) * size
+    x[:8, ::2] = x[:8].abs().amax(1, keepdim=True) / 2  # half of a step of int8
+    values, scale = QuantizeRows(512, format, facts)(x)
+    expected, expected_scale = quantize_weight(x, format)
+    assert torch.equal(scale, expected_scale)
+    assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
+
+
 def test_ties_go_to_the_even_neighbor(facts: DeviceFacts) -> None:
     x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]], device=facts.device)
     values, scale = QuantizeRows(6, INT8, facts)(x)

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import activate, largest_bits, quantize, row_scale
+from hotshoe_triton.kernels.elementwise import activate, largest_bits, quantize_row, row_scale
 
 
 @triton.jit
@@ -48,9 +48,9 @@ def gated_activation_quant(
         largest = tl.maximum(largest, largest_bits(more.to(tl.float32)))
     scale = row_scale(largest, LIMIT)
     tl.store(scale_ptr + row, scale)
-    q = quantize(y, scale, LIMIT, out_ptr.dtype.element_ty)
+    q = quantize_row(y, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, q, mask=column < SIZE)
     for first in range(BLOCK, SIZE, BLOCK):
         more = gated(x_ptr, first + column, first + column < SIZE, SIZE, ACTIVATION)
-        q = quantize(more.to(tl.float32), scale, LIMIT, out_ptr.dtype.element_ty)
+        q = quantize_row(more.to(tl.float32), scale, LIMIT, out_ptr.dtype.element_ty)
         tl.store(out_ptr + row * SIZE + first + column, q, mask=first + column < SIZE)

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import largest_bits, quantize, row_scale
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize_row, row_scale
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def rms_norm(
         wide = tl.where(there, y.to(tl.float32), 0.0)
         scale = row_scale(largest_bits(wide), LIMIT)
         tl.store(scale_ptr + row, scale)
-        y = quantize(wide, scale, LIMIT, out_ptr.dtype.element_ty)
+        y = quantize_row(wide, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, y, mask=there)
 
 

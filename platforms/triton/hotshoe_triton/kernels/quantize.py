@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import largest_bits, quantize, row_scale
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize, quantize_row, row_scale
 
 
 @triton.jit
@@ -22,8 +22,9 @@ def quantize_rows(
     largest = largest_bits(x)
     if GIVEN:  # but for a row that holds NaN, as no integer is
         scale = tl.where(largest > 0x7F800000, float("nan"), tl.load(given_ptr))
+        q = quantize(x, scale, LIMIT, out_ptr.dtype.element_ty)
     else:
         scale = row_scale(largest, LIMIT)
+        q = quantize_row(x, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(scale_ptr + row, scale)
-    q = quantize(x, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, q, mask=there)
