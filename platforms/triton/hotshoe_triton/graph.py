@@ -92,7 +92,7 @@ class Graph:
             if self._made >= self._known:
                 # Once as it is: kernels are compiled and libraries take their workspaces outside.
                 function(lambda call: call())
-            if self._first is None:
+            if self._first is None and not self._known:
                 gc.collect()  # of earlier engines; once, as it takes longer than a recording
             torch.cuda.empty_cache()
             with no_garbage():
