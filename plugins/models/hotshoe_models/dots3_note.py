@@ -85,6 +85,7 @@ WINDOWED = {
     "qk_nope_head_dim": 192,
     "v_head_dim": 128,
 }
+FIRST = "first_k_dense_replace"
 THETAS = {INDEXED: 80_000_000.0, FULL: 80_000_000.0, SLIDING: 50_000.0}
 WINDOW = 512
 
@@ -132,9 +133,9 @@ def _respelled(config: ModelConfig) -> ModelConfig:
         values["shared_experts_intermediate_size"] = values.pop(shared)
     every = values.pop("moe_layer_freq", 1)
     if isinstance(every, list) and values.get("mlp_layer_types") is None:
-        first = config.get("first_k_dense_replace", 1)
+        first = count(config, FIRST) if FIRST in values else 1
         values["mlp_layer_types"] = [
-            SPARSE if flag and i >= first else DENSE for i, flag in enumerate(every)
+            SPARSE if has and i >= first else DENSE for i, has in enumerate(every)
         ]
     elif every != 1:
         raise refuse(config, "moe_layer_freq", "has experts in every layer behind the dense ones")
@@ -145,17 +146,15 @@ def _sized(config: ModelConfig, kind: str, i: int) -> ModelConfig:
     """Return the configuration with the sizes of a type of layers, whose first one is i."""
     if kind != SLIDING:
         return config
-    own: Mapping[str, Any] = WINDOWED
-    listed = mapping(config, "per_layer_config")
-    found = listed.get(str(i))
-    own = {key: config.get(f"swa_{key}", value) for key, value in own.items()}
+    own = {key: config.get(f"swa_{key}", value) for key, value in WINDOWED.items()}
     own["qk_rope_head_dim"] = config.get("swa_qk_rope_head_dim")
-    if isinstance(found, Mapping):
-        own = {**own, **found}
-    if own["qk_rope_head_dim"] is None:
-        nope, whole = own["qk_nope_head_dim"], own["head_dim"]
-        own["qk_rope_head_dim"] = whole - nope if isinstance(nope, int) else None
-    return replace(config, values={**config.values, **own})
+    found = mapping(config, "per_layer_config").get(str(i))
+    own |= found if isinstance(found, Mapping) else {}
+    sized = replace(config, values={**config.values, **own})
+    if own["qk_rope_head_dim"] is not None:
+        return sized
+    rest = sized.size("head_dim") - sized.size("qk_nope_head_dim")
+    return replace(sized, values={**sized.values, "qk_rope_head_dim": rest})
 
 
 def _layer(config: ModelConfig, ctx: BuildContext, kind: str, first: int) -> LayerSpec:

@@ -141,7 +141,8 @@ def _sparse(config: ModelConfig) -> list[str]:
     """Return which layers have experts: all, where the file does not say it."""
     key, count = "mlp_layer_types", config.size("num_hidden_layers")
     types = config.get(key) or [SPARSE] * count
-    if not isinstance(types, list) or len(types) != count or {*types} - {DENSE, SPARSE}:
+    known = isinstance(types, list) and all(kind in (DENSE, SPARSE) for kind in types)
+    if not known or len(types) != count:
         raise refuse(config, key, f"needs {DENSE} or {SPARSE} for each of {count} layers")
     return types
 

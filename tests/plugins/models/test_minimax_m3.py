@@ -32,6 +32,7 @@ def test_longer_texts_are_refused_where_layers_choose(build_family):
     ("values", "message"),
     [
         ({"mlp_layer_types": ["sparse", "moe"]}, "mlp_layer_types.*dense or sparse for each of 2"),
+        ({"mlp_layer_types": [[], "dense"]}, "mlp_layer_types"),
         ({"moe_layer_freq": [1]}, "mlp_layer_types.*each of 2"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types.*knows only"),
         ({"sparse_attention_config": []}, "sparse_attention_config.*object"),

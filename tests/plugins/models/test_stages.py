@@ -80,7 +80,7 @@ def stages_of(alone) -> tuple[int, ...]:
     """Return the layers of each stage: one, and those that share its choice of tokens."""
     layers: list[int] = []
     for layer in alone.model.layers:
-        mixer = getattr(layer, "_mixer", None)  # a layer may have two
+        mixer = getattr(layer, "mixer", None)  # a layer may have two
         if isinstance(mixer, LatentMixer) and mixer.shares:
             layers[-1] += 1
         else:
