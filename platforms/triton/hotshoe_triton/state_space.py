@@ -1,7 +1,7 @@
 """Candidate of slot `state_space`: a convolution, then the scan with gate and norm.
 
 Where every sequence has one token these are two launches, and each state is read and written once.
-Prompts go chunk by chunk, each head of a sequence in programs of its own, and a norm follows.
+Sequences with several go chunk by chunk, each head in programs of its own, and a norm follows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from hotshoe_triton.states import PARTS, Convolution, state_parts
 MAX_STATE_SIZE = 256
 #: Entries of a head's state that a program takes.
 ENTRIES = 4096
+#: Most tokens of a chunk by family, 32 where nothing is said. A Hopper's matrix units take 64 rows,
+#: so with 64 tokens a program takes as many channels (measured on an H200).
+MOST_TOKENS = {"rdna": 16, "hopper": 64}
 #: Threads of a program of a prompt, and chunks on their way where shared memory has room for them.
 CHUNK_THREADS, CHUNK_STAGES = 128, 2
 #: Channels of a part that one pass of the norm holds.
@@ -55,8 +58,8 @@ def supports(spec: StateSpaceSpec, facts: DeviceFacts) -> Verdict:
 
 def tokens_of_chunk(spec: StateSpaceSpec, facts: DeviceFacts) -> int:
     """Return how many tokens a chunk has: as many as registers hold."""
-    room = spec.state_size <= 128 and PARTS[spec.dtype] == 1 and arch_of(facts).family != "rdna"
-    return 32 if room else 16
+    most = MOST_TOKENS.get(arch_of(facts).family, 32) if PARTS[spec.dtype] == 1 else 16
+    return most if spec.state_size <= 128 else max(16, most // 2)
 
 
 class StateSpace:
@@ -95,14 +98,15 @@ class StateSpace:
         self._step = shared | {"BLOCK_P": channels, "BLOCK_N": block_n} | self._norm
         block_n = max(MIN_ROWS, block_n)
         # Products of float32 keep more of their operands in registers.
+        tokens = tokens_of_chunk(spec, facts)
         entries = ENTRIES if PARTS[spec.dtype] else ENTRIES // 2
-        channels = min(next_power_of_2(spec.head_dim), entries // block_n)
+        channels = min(next_power_of_2(spec.head_dim), max(entries // block_n, tokens // 64 * 64))
         self._chunks = shared | self._chain
         self._chunks |= {
             "ALL": spec.checkpoints == "all",
             "PARTS": PARTS[spec.dtype],
             "STATE_PARTS": state_parts(spec.dtype),
-            "BLOCK_L": tokens_of_chunk(spec, facts),
+            "BLOCK_L": tokens,
             "BLOCK_P": max(MIN_ROWS, channels),
             "BLOCK_N": block_n,
             "num_warps": CHUNK_THREADS // arch_of(facts).warp_size,
@@ -121,28 +125,36 @@ class StateSpace:
         out = projected.new_empty((len(projected), spec.inner_size))
         if not len(projected):
             return out
-        inputs = projected[:, spec.inner_size :]
-        mixed = self._convolve(inputs, cache[0], step, weights.conv, weights.conv_bias)
+        inputs, several = projected[:, spec.inner_size :], step.max_query_len > 1
+        factors = self._factors(len(out), out.device) if several else None
+        mixed = self._convolve(inputs, cache[0], step, weights.conv, weights.conv_bias, 0, factors)
         norm = out if weights.norm is None else weights.norm
         y = out if weights.norm is None else torch.empty_like(out, dtype=torch.float32)
-        tensors = (out, y, mixed, projected, cache[1], weights.a, weights.d, weights.dt_bias)
+        tensors = projected, cache[1], weights.a, weights.d, weights.dt_bias
         lengths = (step.block_table, step.query_start_loc, step.seq_lens)
         strides = (projected.stride(0), cache[1].stride(0), step.block_table.stride(0))
-        if step.max_query_len == 1:
+        if factors is not None:
+            self._kernels.scan_chunks[self._grid(step, self._chunks)](
+                out, y, mixed, factors[0], *tensors, *lengths, len(out), *strides, **self._chunks
+            )
+        if step.num_reqs > 1 or not several:
             needed = max(step.num_reqs, REQUEST_BLOCKS[1]) * spec.norm_groups
             counters = zeroed(self._counters, needed, out.device)
             self._kernels.scan_step[self._grid(step, self._step)](
-                *tensors, norm, *lengths, counters, *strides, **self._step
+                out, y, mixed, *tensors, norm, *lengths, counters, *strides, **self._step
             )
-            return out
-        self._kernels.scan_chunks[self._grid(step, self._chunks)](
-            *tensors, *lengths, *strides, **self._chunks
-        )
-        if weights.norm is not None:
+        if several and weights.norm is not None:
             self._kernels.norm_tokens[(len(out), spec.norm_groups)](
                 out, y, projected, norm, projected.stride(0), SIZE=spec.inner_size, **self._norm
             )
         return out
+
+    def _factors(self, tokens: int, device: torch.device) -> tuple[Tensor, int]:
+        """Return memory for B and C as they are multiplied, and how many numbers one has."""
+        parts = self._chunks["STATE_PARTS"]
+        shape = max(1, parts), tokens, 2 * self._spec.num_groups * self._spec.state_size
+        dtype = torch.bfloat16 if parts else torch.float32
+        return torch.empty(shape, dtype=dtype, device=device), parts
 
     def _grid(self, step: AttentionMetadata, constants: dict[str, Any]) -> tuple[int, int, int]:
         """Return a program for some channels of each head of each sequence."""

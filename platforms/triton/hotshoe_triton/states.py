@@ -64,12 +64,16 @@ class Convolution:
         taps: Tensor,
         bias: Tensor | None,
         most: int = 0,
+        split: tuple[Tensor, int] | None = None,
     ) -> Tensor:
         """Return [num_tokens, conv_size] of inputs, whose first columns these are; float32, or the
         inputs' type between gates.
 
         Args:
             most: Sequences with more tokens are left out; 0 takes all.
+            split: [1 or 2, num_tokens, n], and how many numbers stand for one of the last n
+                columns in products, as in `PARTS`: takes these, and the result lacks them where
+                there is one sequence.
         """
         dtype = inputs.dtype if self._constants["GATED"] else torch.float32
         out = torch.empty((len(inputs), self._size), dtype=dtype, device=inputs.device)
@@ -78,6 +82,7 @@ class Convolution:
         grid = (places, -(-self._size // self._channels))
         self._kernel[grid](
             out,
+            out if split is None else split[0],
             inputs,
             cache,
             taps,
@@ -86,12 +91,15 @@ class Convolution:
             step.query_start_loc,
             step.seq_lens,
             step.num_reqs,
+            0 if split is None else split[0].stride(0),
             inputs.stride(0),
             cache.stride(0),
             step.block_table.stride(0),
             BIAS=bias is not None,
             BLOCK_T=tokens,
             MOST=most,
+            WHOLE=self._size - (0 if split is None else split[0].size(-1)),
+            PARTS=1 if split is None else split[1],
             **self._constants,
         )
         return out

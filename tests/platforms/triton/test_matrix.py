@@ -54,7 +54,12 @@ CHUNKS = {
         ("gfx1200", "gfx1201"), ("32x64x256", "32x64x128 float16", "32x64x128 float32")
     ),
     **dict.fromkeys(
-        (name for name, arch in ARCHS.items() if arch.backend == "cuda"), ("32x64x128 float32",)
+        (
+            name
+            for name, arch in ARCHS.items()
+            if arch.backend == "cuda" and arch.shared_bytes > 100 << 10
+        ),
+        ("32x64x128 float32",),
     ),
 }
 #: Chunks of the gated delta rule on parts whose matrix units keep operands in registers twice.

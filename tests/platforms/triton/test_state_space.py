@@ -58,6 +58,22 @@ def test_what_nothing_is_left_of_costs_no_digits(facts: DeviceFacts) -> None:
     check(SPEC, CHUNK, facts, steep=50.0)
 
 
+def test_a_token_among_prompts_is_a_token_among_tokens(facts: DeviceFacts) -> None:
+    """Others of a step change none of its results."""
+    alone, among = (drawn(cases.SUITE, NORMED, States(((1, 30), n))) for n in ((1, 41), (20, 41)))
+    among = replace(
+        among, weights=alone.weights, conv=[alone.conv[0], among.conv[1]],
+        ssm=[alone.ssm[0], among.ssm[1]],
+    )  # fmt: skip
+    among.projected[0] = alone.projected[0]
+    rows = []
+    for problem in (alone, among):
+        op = state_space.StateSpace(NORMED, facts)
+        got = problem.call(op, lambda t, written=False: t.to(facts.device, copy=True))
+        rows.append(got["out"][0])
+    assert torch.equal(*rows)
+
+
 def test_blocks_far_apart_need_64_bits(facts: DeviceFacts) -> None:
     for steps in (DECODE, CHUNK):
         check(replace(SPEC, num_heads=1), steps, facts, far_apart)

@@ -17,11 +17,14 @@ from hotshoe_triton.kernels.elementwise import sigmoid
 from hotshoe_triton.kernels.states import (
     FADED,
     FINE,
+    add_product,
     block_of,
     chunk_at,
     keep_state,
+    load_split,
     product,
     softplus,
+    split,
     tokens_of,
 )
 
@@ -103,7 +106,7 @@ def scan_step(
     NORM: tl.constexpr, BEFORE: tl.constexpr, EPS: tl.constexpr, PART: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Take one token of each sequence. Grid: (rows, HEADS, P / BLOCK_P).
+    """Take the token of each sequence that has one. Grid: (rows, HEADS, P / BLOCK_P).
 
     Args:
         y_ptr: [tokens, HEADS * P] float32, scratch where there is a norm.
@@ -120,7 +123,7 @@ def scan_step(
     bias, group = tl.load(bias_ptr + head), head // (HEADS // GROUPS)
     wait(CHAINED)
     begin, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
-    if begin >= end:
+    if end - begin != 1:
         return
     length, token = tl.load(lens_ptr + row), begin.to(tl.int64)
     table_ptr += row.to(tl.int64) * table_stride
@@ -163,15 +166,18 @@ def norm_tokens(
 
 @triton.jit
 def take_chunk(
-    state_PN, x_LP, b_LN, c_LN, dt_L, rate, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr
-):
-    """Return a chunk's results [L, P] and the state behind it; where dt is 0 nothing changes.
+    state_PN, x_PL, factors_LN, apart, there_LN, dt_L, rate,
+    APART: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Return a chunk's results [P, L] and the state behind it; where dt is 0 nothing changes.
 
     The logarithm of what is left of one token at another is a difference of running sums. These are
     kept in two parts, of which the coarse one is exact: one sum would lose the small differences
     behind a token that leaves nothing of earlier ones.
     """
     LENGTH: tl.constexpr = dt_L.shape[0]
+    b_LN, low_b_LN = load_split(factors_LN, apart, there_LN, STATE_PARTS)
+    c_LN, low_c_LN = load_split(factors_LN + APART, apart, there_LN, PARTS)
     power_L = tl.maximum(dt_L * rate, FADED)
     coarse_L = tl.floor(power_L * FINE) / FINE
     rest_L = power_L - coarse_L
@@ -180,34 +186,30 @@ def take_chunk(
     between_LL = coarse_L[:, None] - coarse_L[None, :] + (rest_L[:, None] - rest_L[None, :])
     causal_LL = tl.arange(0, LENGTH)[:, None] >= tl.arange(0, LENGTH)[None, :]
     decay_LL = tl.exp(tl.where(causal_LL, between_LL, float("-inf")))
-    scores_LL = product(c_LN, tl.trans(b_LN), tl.zeros((LENGTH, LENGTH), tl.float32), PARTS)
+    nothing_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
+    scores_LL = add_product(c_LN, low_c_LN, tl.trans(b_LN), tl.trans(low_b_LN), nothing_LL, PARTS)
     scores_LL *= decay_LL * dt_L[None, :]
-    y_LP = product(c_LN, tl.trans(state_PN), tl.zeros(x_LP.shape, tl.float32), PARTS)
-    y_LP = product(scores_LL, x_LP, y_LP * tl.exp(coarse_L + rest_L)[:, None], PARTS)
+    high_PN, low_PN = split(state_PN, PARTS)
+    nothing_PL = tl.zeros(x_PL.shape, tl.float32)
+    y_PL = add_product(high_PN, low_PN, tl.trans(c_LN), tl.trans(low_c_LN), nothing_PL, PARTS)
+    y_PL = product(x_PL, tl.trans(scores_LL), y_PL * tl.exp(coarse_L + rest_L)[None, :], PARTS)
     left_L = tl.exp(total - coarse_L + (total_rest - rest_L)) * dt_L
     state_PN *= tl.exp(total + total_rest)
-    return y_LP, product(tl.trans(x_LP * left_L[:, None]), b_LN, state_PN, STATE_PARTS)
+    high_PL, low_PL = split(x_PL * left_L[None, :], STATE_PARTS)
+    return y_PL, add_product(high_PL, low_PL, b_LN, low_b_LN, state_PN, STATE_PARTS)
 
 
-@triton.jit
-def factors(mixed_L, at_N, there_L, there_N, APART: tl.constexpr):
-    """Load B and C of a chunk's tokens."""
-    there_LN = there_L[:, None] & there_N[None, :]
-    b_LN = tl.load(mixed_L[:, None] + at_N[None, :], mask=there_LN, other=0.0)
-    c_LN = tl.load(mixed_L[:, None] + (at_N + APART)[None, :], mask=there_LN, other=0.0)
-    return b_LN, c_LN
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def scan_chunks(
-    out_ptr, y_ptr, mixed_ptr, gates_ptr, cache_ptr, rate_ptr, passed_ptr, bias_ptr, table_ptr,
-    starts_ptr, lens_ptr, gates_stride, block_stride, table_stride,
+    out_ptr, y_ptr, mixed_ptr, factors_ptr, gates_ptr, cache_ptr, rate_ptr, passed_ptr, bias_ptr,
+    table_ptr, starts_ptr, lens_ptr, tokens, gates_stride, block_stride, table_stride,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, P: tl.constexpr, N: tl.constexpr, DT: tl.constexpr,
     LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
     ALL: tl.constexpr, NORM: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Take all tokens of each sequence. Operands and grid as for `scan_step`.
+    """Take all tokens of sequences with several. Operands and grid are as for `scan_step`, but B
+    and C lie in factors_ptr: [1 or 2, tokens, 2 * GROUPS * N], parts of a number first.
 
     Positions are cut into spans, and these into chunks: with ALL a state is kept behind each span.
     States are float32 whatever the model's type is, so their products get more PARTS than others.
@@ -220,7 +222,7 @@ def scan_chunks(
     bias, group = tl.load(bias_ptr + head), head // (HEADS // GROUPS)
     wait(CHAINED)
     begin, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
-    if begin >= end:
+    if end - begin <= 1:
         return
     length = tl.load(lens_ptr + row)
     before = length - (end - begin)
@@ -229,24 +231,27 @@ def scan_chunks(
     there_PN = there_P[:, None] & there_N[None, :]
     read = block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * block_stride
     state_PN = tl.load(cache_ptr + read, mask=there_PN & (before > 0), other=0.0).to(tl.float32)
-    at_P = head * P + channel_P
+    at_P, apart = head * P + channel_P, tokens.to(tl.int64) * (2 * GROUPS * N)
     last = chunk_at(length - 1, SPAN, BLOCK_L)
     for chunk in range(chunk_at(before, SPAN, BLOCK_L), last + 1):
         token_L, there_L, high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
-        there_LP = there_L[:, None] & there_P[None, :]
+        there_PL = there_P[:, None] & there_L[None, :]
+        there_LN = there_L[:, None] & there_N[None, :]
         mixed_L = mixed_ptr + token_L * (HEADS * P + 2 * GROUPS * N)
-        x_LP = tl.load(mixed_L[:, None] + at_P[None, :], mask=there_LP, other=0.0)
-        b_LN, c_LN = factors(mixed_L + HEADS * P, group * N + entry_N, there_L, there_N, GROUPS * N)
+        x_PL = tl.load(mixed_L[None, :] + at_P[:, None], mask=there_PL, other=0.0)
+        at_LN = factors_ptr + token_L[:, None] * (2 * GROUPS * N) + (group * N + entry_N)[None, :]
         raw_L = tl.load(gates_ptr + token_L * gates_stride + DT + head, mask=there_L, other=0.0)
         dt_L = tl.where(there_L, time_step(raw_L, bias, LEAST, MOST), 0.0)
-        y_LP, state_PN = take_chunk(state_PN, x_LP, b_LN, c_LN, dt_L, rate, PARTS, STATE_PARTS)
-        y_LP += passed * x_LP
-        place_LP = token_L[:, None] * (HEADS * P) + at_P[None, :]
+        y_PL, state_PN = take_chunk(
+            state_PN, x_PL, at_LN, apart, there_LN, dt_L, rate, GROUPS * N, PARTS, STATE_PARTS
+        )
+        y_PL += passed * x_PL
+        place_PL = token_L[None, :] * (HEADS * P) + at_P[:, None]
         if NORM:
-            tl.store(y_ptr + place_LP, y_LP, mask=there_LP)
+            tl.store(y_ptr + place_PL, y_PL, mask=there_PL)
         else:
-            gate_LP = gates_ptr + token_L[:, None] * gates_stride + at_P[None, :]
-            store_gated(out_ptr + place_LP, gate_LP, y_LP, there_LP)
+            gate_PL = gates_ptr + token_L[None, :] * gates_stride + at_P[:, None]
+            store_gated(out_ptr + place_PL, gate_PL, y_PL, there_PL)
         if ALL:
             whole = (high % BLOCK_SIZE == 0) & (high < length)
             if whole:

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import sigmoid
+from hotshoe_triton.kernels.elementwise import exp, sigmoid
 
 #: What a token leaves of a state is 0 in float32 from this logarithm on.
 FADED = tl.constexpr(-128.0)
@@ -35,7 +35,7 @@ def block_of(columns, length, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr):
 @triton.jit
 def softplus(x):
     """Return log(1 + exp(x)) without overflow."""
-    return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+    return tl.maximum(x, 0.0) + tl.log(1 + exp(-tl.abs(x)))
 
 
 @triton.jit
@@ -182,46 +182,82 @@ def opened(x, gates, there, GATED: tl.constexpr):
 
 
 @triton.jit
+def taps_of(taps, channels, there, WIDTH: tl.constexpr):
+    """Return the taps of some channels, [channels, WIDTH or more] float32, read in one piece.
+
+    One tap of each channel would be a read of many lines, and that of the next tap, of the same.
+    """
+    at = tl.arange(0, triton.next_power_of_2(WIDTH))
+    ptrs = taps + channels[:, None] * WIDTH + at[None, :]
+    return tl.load(ptrs, mask=there[:, None] & (at < WIDTH)[None, :], other=0.0).to(tl.float32)
+
+
+@triton.jit
+def tap_of(taps, j):
+    """Return one tap of each channel."""
+    return tl.sum(tl.where((tl.arange(0, taps.shape[1]) == j)[None, :], taps, 0.0), 1)
+
+
+@triton.jit
 def convolved_tile(
     inputs, old, taps, token, wanted, begin, known, channels, there, stride_input,
     SIZE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Return a tile of inputs, convolved, behind SiLU, where `token` and `channels` are."""
-    at = (token - begin).to(tl.int32)
+    at, taps = (token - begin).to(tl.int32), taps_of(taps, channels, there, WIDTH)
     total = tl.zeros((token.shape[0], channels.shape[0]), tl.float32)
     if tl.min(at, 0) < WIDTH - 1:
         for j in range(WIDTH):
             x = seen(inputs, old, at - (WIDTH - 1) + j, wanted, begin, known, channels, there,
                      stride_input, SIZE, WIDTH, False)  # fmt: skip
-            tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
-            total += x * tap[None, :]
+            total += x * tap_of(taps, j)[None, :]
     else:
+        ptrs = inputs + (token - (WIDTH - 1))[:, None] * stride_input + channels[None, :]
         for j in tl.static_range(WIDTH):
-            x = inputs + (token - (WIDTH - 1) + j)[:, None] * stride_input + channels[None, :]
-            x = tl.load(x, mask=wanted[:, None] & there[None, :], other=0.0).to(tl.float32)
-            tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
-            total += x * tap[None, :]
+            x = tl.load(ptrs, mask=wanted[:, None] & there[None, :], other=0.0).to(tl.float32)
+            ptrs += stride_input
+            total += x * tap_of(taps, j)[None, :]
     return total * sigmoid(total)
 
 
 @triton.jit
+def store_mixed(
+    out, parts, x, tokens, channels, there, several, apart, SIZE: tl.constexpr,
+    WHOLE: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Store what the convolution made; see `convolve`."""
+    place = out + tokens * SIZE + channels[None, :]
+    if WHOLE == SIZE:
+        tl.store(place, x.to(out.dtype.element_ty), mask=there)
+    else:
+        kept = (channels < WHOLE) | several
+        tl.store(place, x.to(out.dtype.element_ty), mask=there & kept[None, :])
+        place = parts + tokens * (SIZE - WHOLE) + (channels - WHOLE)[None, :]
+        store_split(place, apart, x, there & (channels >= WHOLE)[None, :], PARTS)
+
+
+@triton.jit(do_not_specialize=["rows", "apart"])
 def convolve(
     out,  # [tokens, SIZE] float32, or the model's type where GATED
+    parts,  # [1 or 2, tokens, SIZE - WHOLE], parts of a number first
     inputs,  # [tokens, SIZE], rows apart; where GATED [tokens, 3 SIZE]: gate, gate behind, x
     cache,  # [blocks, WIDTH - 1, SIZE]
     taps, bias,  # [SIZE, WIDTH] and [SIZE]
     table, starts, lens,  # [rows, columns], [rows + 1] and [rows] int32
-    rows, stride_input, stride_block, stride_table,
+    rows, apart, stride_input, stride_block, stride_table,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
-    MOST: tl.constexpr, GATED: tl.constexpr, CHAINED: tl.constexpr,
+    MOST: tl.constexpr, GATED: tl.constexpr, WHOLE: tl.constexpr, PARTS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Convolve a sequence's tokens in a block of channels, apply SiLU or the gate behind, and keep
     the last inputs.
 
     Grid: (places, SIZE / BLOCK_C); a row has a place for each BLOCK_T tokens. The program of the
     first tokens alone reads and writes these channels of the sequence's states, in this order.
-    Rows of more than MOST tokens are left out, unless MOST is 0.
+    Rows of more than MOST tokens are left out, unless MOST is 0. Columns from WHOLE on go to
+    `parts`, PARTS for a number, as products take them; `out` has them, too, if there are several
+    rows.
     """
     place, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     there = channels < SIZE
@@ -250,8 +286,9 @@ def convolve(
         total += x * tap[None, :]
     tokens, mask = (begin + at).to(tl.int64)[:, None], (at < count)[:, None] & there[None, :]
     total = opened(total, inputs + tokens * stride_input + SIZE + channels[None, :], mask, GATED)
-    place = out + tokens * SIZE + channels[None, :]
-    tl.store(place, total.to(out.dtype.element_ty), mask=mask)
+    store_mixed(
+        out, parts, total, tokens, channels, mask, rows > 1, apart, SIZE, WHOLE, PARTS
+    )  # fmt: skip
     if first > 0:
         return
     keep_all(
