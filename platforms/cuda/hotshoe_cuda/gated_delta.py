@@ -6,6 +6,8 @@ whose products do not wait for each other takes states through chunks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
@@ -47,13 +49,9 @@ class Chunks(gated_delta.Chunks):
         self._carry = {name: self._carry[name] for name in taken if name in self._carry}
         self._carry["num_warps"] = 4
 
-    def _take(
-        self,
-        y: Tensor,
-        made: Made,
-        cache: Tensor,
-        step: AttentionMetadata,
-    ) -> None:
+    def _taking(
+        self, y: Tensor, made: Made, cache: Tensor, step: AttentionMetadata
+    ) -> Callable[[int, int], None]:
         from triton.experimental.gluon.language import NVMMASharedLayout
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -62,25 +60,22 @@ class Chunks(gated_delta.Chunks):
             layout = NVMMASharedLayout(128, 8 * tensor.element_size(), 2)
             return TensorDescriptor.from_tensor(flat, [TOKENS, columns], layout)
 
-        spec = self._spec
-        self._stream[(step.num_reqs, spec.num_heads, spec.value_dim // ROWS)](
-            y,
+        spec, table = self._spec, step.block_table
+        kernel = self._stream[(step.num_reqs, spec.num_heads, spec.value_dim // ROWS)]
+        operands = (
             tiles(made.v, ROWS),
             tiles(made.since_k, KEYS),
             tiles(made.since_q, KEYS),
             tiles(made.solved, TOKENS),
             tiles(made.scores, TOKENS),
-            made.faded,
-            made.decay,
-            cache,
-            step.block_table,
-            step.query_start_loc,
-            step.seq_lens,
-            len(y),
-            cache.stride(0),
-            step.block_table.stride(0),
-            **self._carry,
         )
+        lengths = made.faded, made.decay, cache, table, step.query_start_loc, step.seq_lens
+        strides = cache.stride(0), table.stride(0)
+
+        def take(low: int, above: int) -> None:
+            kernel(y, *operands, *lengths, low, above, len(y), *strides, **self._carry)
+
+        return take
 
 
 class GatedDelta(gated_delta.GatedDelta):

@@ -7,7 +7,10 @@ step alone decide, so that no other sequence changes its results.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from hotshoe.slots import (
     whole_step,
 )
 from hotshoe_triton.attention import MIN_ROWS
+from hotshoe_triton.beside import Beside
 from hotshoe_triton.device import KIB, arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.states import PARTS, Convolution, state_parts
 
@@ -39,11 +43,16 @@ MOST_TOKENS = {"rdna": 16, "hopper": 64}
 #: take as many from registers. Others carry so many entries.
 CARRIED_ROWS, CARRIED = {"hopper": 64}, 2048
 #: Threads of a program that convolves, solves, carries or norms (measured on an H100).
-CONVOLVE_THREADS, CARRY_THREADS, NORM_THREADS = 256, 128, 128
+CONVOLVE_THREADS, CARRY_THREADS, NORM_THREADS = 256, 128, 256
 #: By whether a chunk has more than 32 tokens; with a decay for each channel.
 SOLVE_THREADS, CHANNEL_THREADS = (64, 128), 128
-#: Channels of which a program that solves has all numbers at once, if each has its own decay.
-CHANNELS_AT_ONCE = 32
+#: Registers of a thread that solves, where three programs then share a multiprocessor.
+SOLVE_REGISTERS = {"hopper": 168}
+#: Channels of which a program that solves has all numbers at once, if each has its own decay; by
+#: family, 32 where nothing is said.
+CHANNELS_AT_ONCE = {"hopper": 64}
+#: Tokens of a part, whose states are carried while the next one is solved (measured on an H200).
+PART_TOKENS = {"hopper": 2048}
 
 
 def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
@@ -107,7 +116,7 @@ class Chunks:
         block_k, block_v = (
             max(MIN_ROWS, next_power_of_2(size)) for size in (spec.key_dim, spec.value_dim)
         )
-        arch, keeps = arch_of(facts), _kept(spec)
+        arch, keeps, self._beside = arch_of(facts), _kept(spec), Beside(facts)
         shared: dict[str, Any] = {"HEADS": spec.num_heads, "V": spec.value_dim, "FEW": FEW}
         shared |= {"SPAN": span, "BLOCK_L": self._length} | chaining(facts)
         self._norm = shared | {"SILU": spec.gate == "silu", "EPS": spec.norm_eps}
@@ -122,13 +131,20 @@ class Chunks:
         self._solve = shared | {"num_warps": threads // arch.warp_size, "num_stages": 1}
         self._solve |= {"LEVELS": self._length.bit_length() - 1} | _made_of(spec)
         if self._channels:
-            self._solve["BLOCK_K"] = min(block_k, CHANNELS_AT_ONCE)
+            self._solve["BLOCK_K"] = min(block_k, CHANNELS_AT_ONCE.get(arch.family, 32))
+        elif parts == 1 and arch.family in SOLVE_REGISTERS:
+            self._solve["maxnreg"] = SOLVE_REGISTERS[arch.family]
         few = max(MIN_ROWS, CARRIED // block_k)
         rows = CARRIED_ROWS.get(arch.family, few) if parts == 1 else few
         self._carry = shared | keeps | {"BLOCK_V": min(block_v, rows)}
         self._carry["num_warps"] = CARRY_THREADS // arch.warp_size
         ahead = self._channels or rows > few
         self._carry["num_stages"] = 2 if ahead and arch.shared_bytes > 100 * KIB else 1
+        self._carriers = spec.num_heads * -(-spec.value_dim // self._carry["BLOCK_V"])
+        # Where most multiprocessors carry, there is no room for others. A state between two parts
+        # lies in the cache, whose type may round it.
+        room = 2 * self._carriers <= facts.compute_units and spec.state_dtype == "float32"
+        self._part = PART_TOKENS.get(arch.family, 0) if room else 0
 
     def __call__(
         self,
@@ -138,26 +154,58 @@ class Chunks:
         step: AttentionMetadata,
         weights: GatedDeltaWeights,
     ) -> None:
-        spec, tokens, rows = self._spec, len(out), step.num_reqs
+        tokens, rows = len(out), step.num_reqs
         places = tokens // self._unit + self._kernels.SPARE.value * rows
         made = self._made(tokens, places, out.device)
         # Results of float16 fit its range once they are normed.
         y = torch.empty_like(out, dtype=torch.float32) if out.dtype is torch.float16 else out
-        lengths, table = (step.query_start_loc, step.seq_lens), step.block_table
-        gates, kernels = projected[:, spec.conv_size :], self._kernels
-        kernels.convolve_chunks[(places, 2 * spec.num_key_heads + spec.num_heads)](
-            projected, cache[0], weights.conv, made.k, made.q, made.v, table, *lengths, rows,
-            tokens, projected.stride(0), cache[0].stride(0), table.stride(0), **self._convolve,
+        take, ends = self._taking(y, made, cache[1], step), []
+        parts = self._parts_of(places, tokens, step)
+        for low, above in parts:
+            self._solve_part(low, above, projected, cache[0], made, step, weights)
+            launch = partial(take, low, above)
+            ends.append(self._beside(launch) if len(parts) > 1 else launch)
+        gates = projected[:, self._spec.conv_size :]
+        for end, (low, above) in zip(ends, parts, strict=True):
+            end()
+            self._kernels.norm_chunks[(above - low, self._spec.num_heads)](
+                out, y, gates, weights.norm, step.query_start_loc, step.seq_lens, rows, low,
+                gates.stride(0), **self._norm,
+            )  # fmt: skip
+
+    def _parts_of(self, places: int, tokens: int, step: AttentionMetadata) -> list[tuple[int, int]]:
+        """Return the places of each part, which change no result.
+
+        A sequence that has most tokens leaves most of a device idle while its state is carried.
+        """
+        alone = self._part and 2 * step.max_query_len > tokens
+        count = max(1, tokens // self._part) if alone else 1
+        bounds = [places * part // count for part in range(count + 1)]
+        return list(pairwise(bounds))
+
+    def _solve_part(
+        self,
+        low: int,
+        above: int,
+        projected: Tensor,
+        inputs: Tensor,
+        made: Made,
+        step: AttentionMetadata,
+        weights: GatedDeltaWeights,
+    ) -> None:
+        """Convolve the chunks of some places, and compute what needs no state."""
+        spec, kernels, tokens = self._spec, self._kernels, len(projected)
+        gates, table = projected[:, spec.conv_size :], step.block_table
+        lengths = step.query_start_loc, step.seq_lens, step.num_reqs, low, tokens
+        kernels.convolve_chunks[(above - low, 2 * spec.num_key_heads + spec.num_heads)](
+            projected, inputs, weights.conv, made.k, made.q, made.v, table, *lengths,
+            projected.stride(0), inputs.stride(0), table.stride(0), **self._convolve,
         )  # fmt: skip
-        kernels.solve_chunks[(places, spec.num_heads)](
+        kernels.solve_chunks[(above - low, spec.num_heads)](
             gates, made.k, made.q, made.since_k, made.until_k, made.since_q, made.solved,
-            made.scores, made.faded, made.decay, weights.a, weights.dt_bias, *lengths, rows, tokens,
+            made.scores, made.faded, made.decay, weights.a, weights.dt_bias, *lengths,
             gates.stride(0), **self._solve,
         )  # fmt: skip
-        self._take(y, made, cache[1], step)
-        kernels.norm_chunks[(places, spec.num_heads)](
-            out, y, gates, weights.norm, *lengths, rows, gates.stride(0), **self._norm
-        )
 
     def _made(self, tokens: int, places: int, device: torch.device) -> Made:
         """Return memory for what kernels hand on."""
@@ -180,15 +228,21 @@ class Chunks:
         decay = room(places, heads, spec.key_dim if self._channels else 1)
         return Made(k, q, since_k, until_k, since_q, solved, scores, v, faded, decay)
 
-    def _take(self, y: Tensor, made: Made, cache: Tensor, step: AttentionMetadata) -> None:
-        """Take states through chunks."""
-        spec, table = self._spec, step.block_table
-        blocks = -(-spec.value_dim // self._carry["BLOCK_V"])
-        self._kernels.carry_chunks[(step.num_reqs, spec.num_heads, blocks)](
-            y, made.v, made.since_k, made.until_k, made.since_q, made.solved, made.scores,
-            made.faded, made.decay, cache, table, step.query_start_loc, step.seq_lens, len(y),
-            cache.stride(0), table.stride(0), **self._carry,
-        )  # fmt: skip
+    def _taking(
+        self, y: Tensor, made: Made, cache: Tensor, step: AttentionMetadata
+    ) -> Callable[[int, int], None]:
+        """Return a call that takes states through the chunks of some places."""
+        heads, table = self._spec.num_heads, step.block_table
+        kernel = self._kernels.carry_chunks[(step.num_reqs, heads, self._carriers // heads)]
+
+        def take(low: int, above: int) -> None:
+            kernel(
+                y, made.v, made.since_k, made.until_k, made.since_q, made.solved, made.scores,
+                made.faded, made.decay, cache, table, step.query_start_loc, step.seq_lens, low,
+                above, len(y), cache.stride(0), table.stride(0), **self._carry,
+            )  # fmt: skip
+
+        return take
 
 
 class GatedDelta:

@@ -7,10 +7,12 @@ import torch
 from tests.platforms.triton.conftest import check_caches, device_facts, drawn, far_apart
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata
 from hotshoe_conformance.cases import gated_delta as cases
 from hotshoe_conformance.cases.base import Setup, in_dtype
 from hotshoe_conformance.cases.states import States
 from hotshoe_triton import gated_delta
+from hotshoe_triton.device import arch_of
 
 SPEC = cases.BASE
 VARIANTS = [{}, *cases.VARIATIONS, {"conv_width": 6, "checkpoints": "all", "block_size": 4}]
@@ -53,6 +55,59 @@ def test_steps(facts: DeviceFacts, steps: States, dtype: str) -> None:
 def test_chunks(facts: DeviceFacts, dtype: str, changes: dict[str, object]) -> None:
     heads = {"num_heads": 2, "num_key_heads": 1}
     check(replace(in_dtype(SPEC, dtype), **heads, **changes), LONG, facts)
+
+
+@pytest.mark.parametrize("changes", [{"decay": "channel"}, {"checkpoints": "all"}], ids=str)
+def test_parts_give_the_same_bits(
+    facts: DeviceFacts, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    """Most of a step's tokens are of one sequence, whose state is handed from part to part."""
+    heads = {"num_heads": 1, "num_key_heads": 1}
+    spec = replace(in_dtype(SPEC, "bfloat16"), **heads, **changes)
+    problem = drawn(cases.SUITE, spec, States(((3, 40), (60, 81), (1, 9))))
+    facts, found, counted = replace(facts, compute_units=8), [], []
+    for part in (0, 20):
+        monkeypatch.setattr(gated_delta, "PART_TOKENS", {arch_of(facts).family: part})
+        op = gated_delta.GatedDelta(spec, facts)
+        parts_of = op._chunks._parts_of
+        monkeypatch.setattr(
+            op._chunks, "_parts_of", lambda *of, ask=parts_of: counted.append(ask(*of)) or ask(*of)
+        )
+        found.append(problem.call(op, lambda t, written=False: t.to(facts.device, copy=True)))
+    assert [len(parts) for parts in counted] == [1, 3]
+    assert counted[1][0][0] == 0 and counted[1][-1][1] == counted[0][0][1]
+    for name, whole in found[0].items():
+        # Blocks that nobody writes hold NaN.
+        torch.testing.assert_close(found[1][name], whole, rtol=0, atol=0, equal_nan=True)
+
+
+def test_parts_are_for_one_long_sequence(
+    facts: DeviceFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gated_delta, "PART_TOKENS", {arch_of(facts).family: 8})
+
+    def count(longest: int, tokens: int, units: int = 8, **changes: object) -> int:
+        spec = replace(in_dtype(SPEC, "bfloat16"), num_heads=2, num_key_heads=1, **changes)
+        chunks = gated_delta.Chunks(spec, replace(facts, compute_units=units))
+        step = AttentionMetadata(2, *[torch.empty(0)] * 4, longest, longest)
+        return len(chunks._parts_of(9, tokens, step))
+
+    assert count(17, 32) == 4
+    assert count(16, 32) == 1  # Two sequences of which none is longer.
+    assert count(7, 7) == 1
+    assert count(17, 32, units=2) == 1  # Programs that carry need all.
+    assert count(17, 32, state_dtype="bfloat16") == 1  # A state would be rounded between parts.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rate", [-0.001, -0.4, -3.0, -60.0])
+def test_channels_of_any_decay(facts: DeviceFacts, rate: float, dtype: str) -> None:
+    """From pairs of tokens that are multiplied at once to those of which each level counts."""
+    heads = {"num_heads": 1, "num_key_heads": 1, "key_dim": 64}
+    spec = replace(in_dtype(SPEC, dtype), decay="channel", **heads)
+    problem = drawn(cases.SUITE, spec, States(((40, 50),)))
+    problem.weights.a[:] = rate
+    check_caches(problem, gated_delta.GatedDelta(spec, facts), facts)
 
 
 def test_repeated_keys_are_solved_as_exactly(facts: DeviceFacts) -> None:

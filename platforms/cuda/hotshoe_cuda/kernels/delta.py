@@ -262,10 +262,10 @@ def take_chunks(
     return state_VK
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["low", "above", "tokens"])
 def carry_chunks(
     y_ptr, v_desc, k_desc, q_desc, solved_desc, scores_desc, faded_ptr, decay_ptr, cache_ptr,
-    table_ptr, starts_ptr, lens_ptr, tokens, block_stride, table_stride,
+    table_ptr, starts_ptr, lens_ptr, low, above, tokens, block_stride, table_stride,
     HEADS: gl.constexpr, KEY_HEADS: gl.constexpr, V: gl.constexpr, FEW: gl.constexpr,
     SPAN: gl.constexpr, BLOCK_SIZE: gl.constexpr, SINGLE: gl.constexpr, ALL: gl.constexpr,
     CHAINED: gl.constexpr, num_warps: gl.constexpr,
@@ -275,6 +275,7 @@ def carry_chunks(
     Args:
         v_desc, k_desc, q_desc, solved_desc, scores_desc: Tiles of 64 rows, of tokens of all parts
             and heads, and of a head's part: 64 columns of v, all of the others.
+        low, above: As for the portable kernel.
     """
     PIECES: gl.constexpr = (SPAN + TOKENS - 1) // TOKENS
     STATE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
@@ -290,11 +291,16 @@ def carry_chunks(
     at_V = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, STATE))
     at_K = gl.arange(0, KEYS, gl.SliceLayout(0, STATE))
     cache_ptrs_VK = cache_ptr + head * (V * KEYS) + at_V[:, None] * KEYS + at_K[None, :]
-    known = gl.full([ROWS, KEYS], 1, gl.int1, STATE) & (before > 0)
-    read = block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * block_stride
-    state_VK = gl.load(cache_ptrs_VK + read, mask=known, other=0.0).to(gl.float32)
     first_chunk, last = chunk_at(before, SPAN, TOKENS), chunk_at(length - 1, SPAN, TOKENS)
-    decay_ptr += (begin // (SPAN // PIECES) + SPARE * row - first_chunk).to(gl.int64) * HEADS + head
+    place = begin // (SPAN // PIECES) + SPARE * row - first_chunk
+    source = gl.where(low - place > first_chunk, length, before)
+    first_chunk, last = gl.maximum(first_chunk, low - place), gl.minimum(last, above - place - 1)
+    if first_chunk > last:
+        return
+    known = gl.full([ROWS, KEYS], 1, gl.int1, STATE) & (source > 0)
+    read = block_of(table_ptr, source, BLOCK_SIZE, SINGLE) * block_stride
+    state_VK = gl.load(cache_ptrs_VK + read, mask=known, other=0.0).to(gl.float32)
+    decay_ptr += place.to(gl.int64) * HEADS + head
     token = begin - before
     shared = head // (HEADS // KEY_HEADS) * tokens + token
     begins = (shared, head * tokens + token, token, head * V + first_row)

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import sigmoid
+from hotshoe_triton.kernels.delta_channels import fade_by_channel
+from hotshoe_triton.kernels.elementwise import exp, sigmoid
 from hotshoe_triton.kernels.gated_delta import LENGTH_EPS, log_decay
 from hotshoe_triton.kernels.states import (
     FADED,
@@ -29,7 +30,6 @@ from hotshoe_triton.kernels.states import (
     split,
     store_split,
     tokens_of,
-    whole,
 )
 
 #: A row has at most so many more chunks than its tokens fill.
@@ -70,51 +70,6 @@ def sums(power):
     coarse = tl.floor(power * FINE) / FINE
     rest = power - coarse
     return tl.cumsum(coarse, 0), tl.cumsum(rest, 0), tl.sum(coarse, 0), tl.sum(rest, 0)
-
-
-@triton.jit
-def fade(ones_LL, high_LK, low_LK, PARTS: tl.constexpr):
-    """Return exp of the sum of some tokens' logarithms for each token. No sum is a difference."""
-    nothing_LK = tl.zeros(high_LK.shape, tl.float32)
-    if PARTS == 0:
-        sums_LK = tl.dot(ones_LL, high_LK, nothing_LK, input_precision="ieee")
-    else:
-        ones_LL = ones_LL.to(tl.bfloat16)
-        sums_LK = tl.dot(ones_LL, low_LK, nothing_LK)
-        sums_LK = tl.dot(ones_LL, high_LK, sums_LK)
-    return tl.exp(sums_LK)
-
-
-@triton.jit
-def add_pairs(
-    system_LL, scores_LL, q_LK, k_LK, high_LK, low_LK, LEVELS: tl.constexpr, PARTS: tl.constexpr,
-    STATE_PARTS: tl.constexpr,
-):  # fmt: skip
-    """Return k k^T and q k^T of different tokens, each channel with its own decay, added to sums.
-
-    Blocks of 2, 4, 8 .. tokens are cut into halves. From a token of the first half to one of the
-    second a channel decays until the first half ends, then further. Both factors are at most 1, and
-    one of them belongs to each token.
-    """
-    LENGTH: tl.constexpr = q_LK.shape[0]
-    at_L = tl.arange(0, LENGTH)
-    nothing_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
-    before_LL = at_L[None, :] <= at_L[:, None]
-    for level in range(LEVELS):
-        half_L = at_L >> level
-        same_LL = half_L[:, None] == half_L[None, :]
-        second_LL = ((half_L & 1) == 1)[:, None] & (at_L[None, :] >= 0)
-        ones_LL = tl.where(same_LL & (second_LL == before_LL), 1.0, 0.0)
-        left_LK = fade(ones_LL, high_LK, low_LK, STATE_PARTS)
-        pairs_LL = ((half_L >> 1)[:, None] == (half_L >> 1)[None, :]) & second_LL & (same_LL == 0)
-        high_k_LK, low_k_LK = split(k_LK * left_LK, STATE_PARTS)
-        turned_KL, low_KL = tl.trans(high_k_LK), tl.trans(low_k_LK)
-        found_LL = add_product(high_k_LK, low_k_LK, turned_KL, low_KL, nothing_LL, STATE_PARTS)
-        system_LL += tl.where(pairs_LL, found_LL, 0.0)
-        high_q_LK, low_q_LK = split(q_LK * left_LK, PARTS)
-        found_LL = add_product(high_q_LK, low_q_LK, turned_KL, low_KL, nothing_LL, PARTS)
-        scores_LL += tl.where(pairs_LL, found_LL, 0.0)
-    return system_LL, scores_LL
 
 
 @triton.jit
@@ -165,50 +120,6 @@ def inverse_of(system_LL, PARTS: tl.constexpr):
 
 
 @triton.jit
-def fade_by_channel(
-    gates_L, bias_ptr, decay_ptr, k_ptr, q_ptr, since_k_ptr, until_k_ptr, since_q_ptr, rate,
-    shared_L, own_L, there_L, shared_apart, apart, K: tl.constexpr, LEVELS: tl.constexpr,
-    PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, BLOCK_K: tl.constexpr, FLOOR: tl.constexpr,
-):  # fmt: skip
-    """Store k and q, decayed since a chunk began or until it ends; return k k^T and q k^T, decayed.
-
-    Args:
-        BLOCK_K: Channels that registers have room for at once.
-    """
-    LENGTH: tl.constexpr = own_L.shape[0]
-    at_L = tl.arange(0, LENGTH)
-    system_LL = tl.zeros((LENGTH, LENGTH), tl.float32)
-    scores_LL, own_scores_L = system_LL, tl.zeros((LENGTH,), tl.float32)
-    since_LL = tl.where(at_L[None, :] <= at_L[:, None], 1.0, 0.0)
-    for first in range(0, K, BLOCK_K):
-        at_K = first + tl.arange(0, BLOCK_K)
-        there_K = at_K < K
-        there_LK = there_L[:, None] & there_K[None, :]
-        raw_LK = tl.load(gates_L[:, None] + at_K[None, :], mask=there_LK, other=0.0).to(tl.float32)
-        raw_LK += tl.load(bias_ptr + at_K, mask=there_K, other=0.0)[None, :]
-        power_LK = tl.maximum(tl.where(there_LK, log_decay(raw_LK, rate, FLOOR), 0.0), FADED)
-        tl.store(decay_ptr + at_K, tl.exp(tl.sum(power_LK, 0)), mask=there_K)
-        shared_LK = shared_L[:, None] * K + at_K[None, :]
-        k_LK, low_LK = load_split(k_ptr + shared_LK, shared_apart * K, there_LK, STATE_PARTS)
-        k_LK = whole(k_LK, low_LK, STATE_PARTS)
-        q_LK, low_LK = load_split(q_ptr + shared_LK, shared_apart * K, there_LK, PARTS)
-        q_LK = whole(q_LK, low_LK, PARTS)
-        own_scores_L += tl.sum(q_LK * k_LK, 1)
-        high_LK, low_LK = split(power_LK, STATE_PARTS)
-        own_LK = own_L[:, None] * K + at_K[None, :]
-        left_LK = fade(since_LL, high_LK, low_LK, STATE_PARTS)
-        store_split(since_q_ptr + own_LK, apart * K, q_LK * left_LK, there_LK, PARTS)
-        store_split(since_k_ptr + own_LK, apart * K, k_LK * left_LK, there_LK, STATE_PARTS)
-        left_LK = fade(1.0 - since_LL, high_LK, low_LK, STATE_PARTS)
-        store_split(until_k_ptr + own_LK, apart * K, k_LK * left_LK, there_LK, STATE_PARTS)
-        system_LL, scores_LL = add_pairs(
-            system_LL, scores_LL, q_LK, k_LK, high_LK, low_LK, LEVELS, PARTS, STATE_PARTS
-        )
-    same_LL = at_L[:, None] == at_L[None, :]
-    return system_LL, tl.where(same_LL, own_scores_L[:, None], scores_LL)
-
-
-@triton.jit
 def decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L, FLOOR: tl.constexpr):
     """Return how far all channels decay between two tokens, since a chunk began, until it ends."""
     at_L = tl.arange(0, there_L.shape[0])
@@ -216,18 +127,18 @@ def decays_by_head(gates_L, bias_ptr, decay_ptr, rate, there_L, FLOOR: tl.conste
     coarse_L, rest_L, total, total_rest = sums(
         tl.where(there_L, log_decay(raw_L, rate, FLOOR), 0.0)
     )
-    tl.store(decay_ptr, tl.exp(total + total_rest))
+    tl.store(decay_ptr, exp(total + total_rest))
     between_LL = coarse_L[:, None] - coarse_L[None, :] + (rest_L[:, None] - rest_L[None, :])
     causal_LL = at_L[:, None] >= at_L[None, :]
-    decay_LL = tl.exp(tl.where(causal_LL, between_LL, float("-inf")))
-    until_L = tl.exp(total - coarse_L + (total_rest - rest_L))
-    return decay_LL, tl.exp(coarse_L + rest_L), until_L
+    decay_LL = exp(tl.where(causal_LL, between_LL, float("-inf")))
+    until_L = exp(total - coarse_L + (total_rest - rest_L))
+    return decay_LL, exp(coarse_L + rest_L), until_L
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "low", "tokens"])
 def convolve_chunks(
     inputs_ptr, conv_ptr, taps_ptr, k_ptr, q_ptr, v_ptr, table_ptr, starts_ptr, lens_ptr, rows,
-    tokens, inputs_stride, conv_stride, table_stride,
+    low, tokens, inputs_stride, conv_stride, table_stride,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     FEW: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
     SPAN: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr, BLOCK_L: tl.constexpr,
@@ -243,7 +154,7 @@ def convolve_chunks(
         v_ptr: [tokens, HEADS * V] float32.
     """
     SIZE: tl.constexpr = 2 * KEY_HEADS * K + HEADS * V
-    place, head, at_C = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_C)
+    place, head, at_C = low + tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_C)
     wait(CHAINED)
     chunk, begin, before, length = chunk_of(place, starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L)
     if chunk < 0:
@@ -305,10 +216,10 @@ def solve(
     store_split(solved_ptr + own_LL, apart * LENGTH, solved_LL, there_LL, STATE_PARTS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "low", "tokens"])
 def solve_chunks(
     gates_ptr, k_ptr, q_ptr, since_k_ptr, until_k_ptr, since_q_ptr, solved_ptr, scores_ptr,
-    faded_ptr, decay_ptr, rate_ptr, bias_ptr, starts_ptr, lens_ptr, rows, tokens, gates_stride,
+    faded_ptr, decay_ptr, rate_ptr, bias_ptr, starts_ptr, lens_ptr, rows, low, tokens, gates_stride,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     CHANNELS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
     STATE_PARTS: tl.constexpr, LEVELS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -328,7 +239,7 @@ def solve_chunks(
         decay_ptr: [chunks, HEADS, K or 1] float32: what the chunk leaves of the state before.
         BLOCK_L: 2 to the power of LEVELS.
     """
-    place, head, at_K = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_K)
+    place, head, at_K = low + tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_K)
     rate = tl.load(rate_ptr + head)
     wait(CHAINED)
     chunk, begin, before, length = chunk_of(place, starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L)
@@ -407,9 +318,29 @@ def take_chunk(
 
 
 @triton.jit
+def part_of(
+    row, starts_ptr, lens_ptr, low, above, FEW: tl.constexpr, SPAN: tl.constexpr,
+    BLOCK_L: tl.constexpr,
+):  # fmt: skip
+    """Return a row's first token, tokens before and length, what leads from a chunk to its place,
+    the first and last chunk within places, and behind how many tokens the state is to begin with.
+    """
+    PIECES: tl.constexpr = (SPAN + BLOCK_L - 1) // BLOCK_L
+    begin, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
+    length = tl.load(lens_ptr + row)
+    before = length - (end - begin)
+    first, last = chunk_at(before, SPAN, BLOCK_L), chunk_at(length - 1, SPAN, BLOCK_L)
+    place = begin // (SPAN // PIECES) + SPARE * row - first
+    source = tl.where(low - place > first, length, before)
+    first, last = tl.maximum(first, low - place), tl.minimum(last, above - place - 1)
+    last = tl.where(end - begin > FEW, last, first - 1)
+    return begin, before, length, place.to(tl.int64), first, last, source
+
+
+@triton.jit(do_not_specialize=["low", "above", "tokens"])
 def carry_chunks(
     y_ptr, v_ptr, k_ptr, until_k_ptr, q_ptr, solved_ptr, scores_ptr, faded_ptr, decay_ptr,
-    cache_ptr, table_ptr, starts_ptr, lens_ptr, tokens, block_stride, table_stride,
+    cache_ptr, table_ptr, starts_ptr, lens_ptr, low, above, tokens, block_stride, table_stride,
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     CHANNELS: tl.constexpr, FEW: tl.constexpr, SPAN: tl.constexpr, PARTS: tl.constexpr,
     STATE_PARTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr, ALL: tl.constexpr,
@@ -420,25 +351,24 @@ def carry_chunks(
     Args:
         y_ptr: [tokens, HEADS * V], the results.
         cache_ptr: [blocks, HEADS, V, K], blocks apart.
+        low, above: Places of the chunks to take. A state between two launches is where the last
+            one of its sequence will be.
     """
-    PIECES: tl.constexpr = (SPAN + BLOCK_L - 1) // BLOCK_L
     SHARED: tl.constexpr = HEADS if CHANNELS else KEY_HEADS
     row, head = tl.program_id(0), tl.program_id(1)
     at_K, at_V = tl.arange(0, BLOCK_K), tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
     there_K, there_V = at_K < K, at_V < V
     wait(CHAINED)
-    begin, end = tl.load(starts_ptr + row), tl.load(starts_ptr + row + 1)
-    if end - begin <= FEW:
+    begin, before, length, place, first, last, source = part_of(
+        row, starts_ptr, lens_ptr, low, above, FEW, SPAN, BLOCK_L
+    )
+    if first > last:
         return
-    length = tl.load(lens_ptr + row)
-    before = length - (end - begin)
     table_ptr += row.to(tl.int64) * table_stride
     cache_ptr += head * V * K + at_V[:, None] * K + at_K[None, :]
     there_VK = there_V[:, None] & there_K[None, :]
-    read = block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * block_stride
-    state_VK = tl.load(cache_ptr + read, mask=there_VK & (before > 0), other=0.0).to(tl.float32)
-    first, last = chunk_at(before, SPAN, BLOCK_L), chunk_at(length - 1, SPAN, BLOCK_L)
-    place = (begin // (SPAN // PIECES) + SPARE * row - first).to(tl.int64)
+    read = block_of(table_ptr, source, BLOCK_SIZE, SINGLE) * block_stride
+    state_VK = tl.load(cache_ptr + read, mask=there_VK & (source > 0), other=0.0).to(tl.float32)
     all_tokens = tokens.to(tl.int64)
     for chunk in range(first, last + 1):
         token_L, there_L, high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
@@ -469,9 +399,9 @@ def carry_chunks(
     keep_state(cache_ptr, table_ptr, length, state_VK, there_VK, block_stride, BLOCK_SIZE, SINGLE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "low"])
 def norm_chunks(
-    out_ptr, y_ptr, gates_ptr, norm_ptr, starts_ptr, lens_ptr, rows, gates_stride,
+    out_ptr, y_ptr, gates_ptr, norm_ptr, starts_ptr, lens_ptr, rows, low, gates_stride,
     HEADS: tl.constexpr, V: tl.constexpr, SILU: tl.constexpr, EPS: tl.constexpr,
     FEW: tl.constexpr, SPAN: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_V: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -482,7 +412,7 @@ def norm_chunks(
     weight_V = tl.load(norm_ptr + at_V, mask=there_V, other=0.0).to(tl.float32)
     wait(CHAINED)
     chunk, begin, before, length = chunk_of(
-        tl.program_id(0), starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L
+        low + tl.program_id(0), starts_ptr, lens_ptr, rows, FEW, SPAN, BLOCK_L
     )
     if chunk < 0:
         return
