@@ -1,8 +1,8 @@
-"""Candidate `cudnn` of slot `attention`: long prompts by cuDNN, everything else by Triton.
+"""Candidate `cudnn` of slot `attention`: long prompts by cuDNN, everything else as `streaming`.
 
-cuDNN's kernel computes a whole prompt at nearly twice the rate, from contiguous keys and values;
-collecting them from their blocks costs little then. A prompt whose beginning is cached already, or
-was computed in an earlier step, stays with the paged kernels.
+cuDNN's kernel computes a whole prompt faster, from contiguous keys and values; collecting them from
+their blocks costs little then. A prompt whose beginning is cached already, or was computed in an
+earlier step, stays with the paged kernels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
+from hotshoe_cuda import prompt
 from hotshoe_triton import attention
 
 SCORE = 60
@@ -40,14 +41,15 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     return accept_unless(refusals, SCORE, "cuDNN for long prompts") if paged.accepted else paged
 
 
-class Attention(attention.Attention):
+class Attention(prompt.Attention):
     """See `hotshoe.slots.AttentionOp`."""
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
-        super().__init__(spec, facts)
+        super().__init__(spec, facts, stream=prompt.supports(spec, facts).accepted)
         from hotshoe_cuda.gather import gather_blocks
 
         self._spec, self._gather = spec, gather_blocks
+        self._prepared = False
 
     def __call__(
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
@@ -63,7 +65,8 @@ class Attention(attention.Attention):
         """Compute requests first..last, whose queries begin at token `at`."""
         counts, lengths = (lens[first:last] for lens in prepared.host_lens or ((), ()))
         part = q[at : at + sum(counts)]
-        if is_long(counts[0], lengths[0]):
+        long = is_long(counts[0], lengths[0])
+        if long and self._prepared:
             return self._whole(part, cache, prepared.block_table[first])
         part_of = AttentionMetadata(
             num_reqs=last - first,
@@ -74,7 +77,13 @@ class Attention(attention.Attention):
             max_query_len=max(counts),
             max_seq_len=max(lengths),
         )
-        return super().__call__(part, cache, part_of, None)
+        out = super().__call__(part, cache, part_of, None)
+        if long:
+            # No start makes a step behind a long context. Its kernel is compiled here, in the first
+            # step of long prompts, which a start does make; later ones are cuDNN's.
+            self._prepared = True
+            return self._whole(part, cache, prepared.block_table[first])
+        return out
 
     def _whole(self, q: Tensor, cache: Tensor, blocks: Tensor) -> Tensor:
         """Compute one prompt [tokens, heads, head_dim] from its first token on."""

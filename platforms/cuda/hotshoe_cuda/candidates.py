@@ -24,6 +24,7 @@ def offered() -> Sequence[Candidate]:
         humming,
         latent,
         packed,
+        prompt,
         quack,
     )
     from hotshoe_cuda.linear import Linear
@@ -32,8 +33,10 @@ def offered() -> Sequence[Candidate]:
     cudnn = attention.supports, attention.Attention
     flash = flash3.supports, flash3.Attention
     newest = flash4.supports, flash4.Attention
+    streaming = prompt.supports, prompt.Attention
     xqa = flashinfer.supports, flashinfer.Attention
     return (
+        Candidate("attention", "streaming", *streaming, layout=declared_layout),
         Candidate("attention", "cudnn", *cudnn, layout=declared_layout),
         Candidate("attention", "flash3", *flash, layout=declared_layout),
         Candidate("attention", "flash4", *newest, layout=declared_layout),

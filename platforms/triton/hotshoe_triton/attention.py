@@ -270,9 +270,15 @@ class Attention:
         if single or reqs > 1:
             self._run_decode(tensors, sizes, single and tokens == reqs)
         if not single:
-            grid = (self._kv_heads, tokens // self._block_q + reqs)
-            self._prefill_kernel[grid](*tensors, *sizes, **self._prefill)
+            self._run_prefill(tensors, sizes, prepared.max_seq_len)
         return out
+
+    def _run_prefill(
+        self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], longest: int
+    ) -> None:
+        """Compute requests of several queries; the longest has so many tokens."""
+        grid = (self._kv_heads, len(tensors[1]) // self._block_q + sizes[0])
+        self._prefill_kernel[grid](*tensors, *sizes, **self._prefill)
 
     def _run_decode(
         self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], uniform: bool

@@ -1,0 +1,156 @@
+"""Candidate `streaming` of slot `attention`: prompts on sm_90 by warpgroups that divide the work.
+
+Steps that only decode go through the portable kernel, whose cache it reads; so do prompts over a
+cache that the copy engine cannot read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionSpec, Verdict, accept_unless
+from hotshoe_cuda.linear import missing_gluon
+from hotshoe_triton import attention
+from hotshoe_triton.attention import REQUEST_BLOCKS, zeroed
+from hotshoe_triton.device import next_power_of_2
+
+#: Above cuDNN's for heads whose long prompts it computes as fast or faster, below it for others.
+SCORE, LOWER = 65, 55
+DTYPES = ("bfloat16", "float16")
+#: Rows of a warpgroup, and channels that the copy engine brings at once.
+ROWS, PANEL = 64, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Shape of a program's work: warpgroups of 64 rows, keys of a tile, tiles on their way; and how
+    many keys a row must see at least, until such programs are faster than the portable ones."""
+
+    consumers: int
+    keys: int
+    stages: int
+    least: int = 0
+
+
+#: Keys below which sharing them among programs costs more than it gains, and most such programs.
+PART, MAX_PARTS = 1024, 8
+#: By channels, padded.
+TILINGS = {64: Tiling(3, 128, 3, 2048), 128: Tiling(2, 128, 2, 2048), 256: Tiling(2, 64, 2)}
+
+
+def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge what the kernel is written for; the rest as for Triton, whose cache it reads."""
+    paged = attention.supports(spec, facts)
+    if not paged.accepted:
+        return paged
+    missing = missing_gluon(facts)
+    refusals = {
+        missing: bool(missing),
+        f"kv_dtype {spec.kv_dtype}: its tiles are copied as they are multiplied": spec.kv_dtype
+        != spec.dtype,
+        f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
+        "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
+    }
+    score = LOWER if PANEL < spec.head_dim <= 2 * PANEL else SCORE
+    return accept_unless(refusals, score, "warpgroups that divide the work for prompts")
+
+
+class Attention(attention.Attention):
+    """See `hotshoe.slots.AttentionOp`.
+
+    Args:
+        prompts: Tiling to use instead of the shipped one.
+        stream: False where the kernel is not there: all is the portable ones' then.
+    """
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        facts: DeviceFacts,
+        prompts: Tiling | None = None,
+        stream: bool = True,
+    ) -> None:
+        super().__init__(spec, facts)
+        self._streams, self._units = stream, facts.compute_units
+        if not stream:
+            return
+        from hotshoe_cuda.kernels.prompt import prompt_attention
+
+        width = max(PANEL, next_power_of_2(spec.head_dim))
+        chosen = prompts or TILINGS[width]
+        self._stream, self._least = prompt_attention, chosen.least
+        self._rows = chosen.consumers * ROWS // self._group
+        self._box = min(spec.block_size, chosen.keys)
+        shared = "NUM_HEADS GROUP HEAD_DIM BLOCK_SIZE SCALE WINDOW SOFTCAP SINKS BLOCK_R".split()
+        self._streaming: dict[str, Any] = {name: self._prefill[name] for name in shared} | {
+            "CONSUMERS": chosen.consumers,
+            "BLOCK_N": chosen.keys,
+            "BLOCK_D": width,
+            "STAGES": chosen.stages,
+            "REST": min(width // 2, next_power_of_2(max(spec.head_dim - width // 2, 16))),
+            "num_warps": 4,
+            "launch_pdl": True,
+        }
+
+    def _bind(self, cache: Tensor) -> None:
+        super()._bind(cache)
+        self._tiles = None
+        dim, size = self._dim, self._spec.block_size
+        if not self._streams or self._planes.stride % dim or cache.stride(0) % 8:
+            return
+        from triton.experimental.gluon.language import NVMMASharedLayout
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        self._page_rows = self._planes.stride // dim
+        count = (cache.size(1) - 1) * self._page_rows + self._kv_heads * size
+        layout = NVMMASharedLayout(128, 16, 2)
+        self._tiles = [
+            TensorDescriptor.from_tensor(
+                part.as_strided((count, dim), (dim, 1)), [self._box, PANEL], layout
+            )
+            for part in self._planes.tensors[:2]
+        ]
+
+    def _parts(self, tiles: int, longest: int) -> int:
+        """Return how many programs share a tile of queries, where there are so many of these."""
+        programs = max(tiles, 1) * self._kv_heads
+        return max(1, min(self._units // programs, longest // PART, MAX_PARTS))
+
+    def _meeting(self, tiles: int, parts: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the memory in which programs that share a tile leave what they found."""
+        places = tiles * self._kv_heads * self._streaming["CONSUMERS"]
+        counters = zeroed(self._counters, max(places, REQUEST_BLOCKS[1] * self._kv_heads), device)
+        rows = places * ROWS * (parts if parts > 1 else 0)
+        width = self._streaming["BLOCK_D"]
+        scratch = torch.empty(max(rows * (width + 2), 1), dtype=torch.float32, device=device)
+        return scratch, scratch[rows * width :], counters
+
+    def _run_prefill(
+        self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], longest: int
+    ) -> None:
+        seen = min(longest, self._spec.window or longest)
+        if self._tiles is None or seen < self._least:
+            super()._run_prefill(tensors, sizes, longest)
+            return
+        out, q, _k, _v, _k_scale, _v_scale, *rest = tensors
+        reqs, q_stride, table_stride, _ = sizes
+        # One tile for each request may be empty; of one request it mostly is.
+        tiles = len(q) // self._rows + reqs
+        parts = self._parts(tiles - (reqs == 1), longest)
+        self._stream[(self._kv_heads, tiles, parts)](
+            out,
+            q,
+            *self._tiles,
+            *rest,
+            *self._meeting(tiles, parts, q.device),
+            reqs,
+            q_stride,
+            table_stride,
+            self._page_rows,
+            **self._streaming,
+        )
