@@ -234,3 +234,21 @@ def test_more_choices_than_a_head_has_tokens_are_refused(
     options = {"method": "eagle3", "model": str(head), "speculative_token_tree": "[(0,), (2,)]"}
     with pytest.raises(ConfigError, match="node of choice 2, but the head guesses 2 tokens"):
         LLM(str(checkpoint / "model"), platform="cpu", plugins=plugins, speculative_config=options)
+
+
+def test_a_deep_tree_fits_a_short_model(
+    checkpoint: Path, plugins: PluginManager, tmp_path: Path
+) -> None:
+    """Of rows without room for a level, as at the start, nobody's tokens take places that exist."""
+    tree = str([(0,) * n for n in range(1, 33)] + [(1,), (1, 0)])
+    options = {
+        "method": "eagle",
+        "model": str(checkpoint / "eagle"),
+        "speculative_token_tree": tree,
+    }
+    settings = {"platform": "cpu", "plugins": plugins, "max_model_len": 32, "block_size": 16}
+    model = str(checkpoint / "model")
+    with LLM(model, speculative_config=options, **settings) as llm:
+        found = llm.generate(TokensPrompt([5, 6, 7]), GREEDY)
+    with LLM(model, **settings) as llm:
+        check(found[0].outputs, llm.generate(TokensPrompt([5, 6, 7]), GREEDY)[0].outputs)

@@ -12,6 +12,7 @@ from hotshoe.loader import Target, load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import DraftHead, DraftingModel, LevelHead, Model, TreeHead
 from hotshoe.types.trees import NAME as TREE_NAME
+from hotshoe.types.trees import ROOT
 
 
 def wants_further(config: EngineConfig) -> bool:
@@ -49,6 +50,12 @@ def check_tree(head: DraftHead, ctx: BuildContext) -> None:
         return
     if not isinstance(head, TreeHead | LevelHead):
         raise ConfigError(f"{TREE_NAME}: this method makes chains alone; leave it out")
+    inner = len(set(ctx.tree.parents) - {ROOT})
+    if isinstance(head, LevelHead) and inner > ctx.max_model_len:
+        raise ConfigError(
+            f"{TREE_NAME} has {inner} nodes with children, which need a place each, but "
+            f"max_model_len is {ctx.max_model_len}; leave nodes out"
+        )
     kinds = sorted({layer.cache_spec.kind for layer in ctx.cache_layers} - {"full"})
     if kinds:
         raise ConfigError(

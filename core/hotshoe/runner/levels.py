@@ -59,8 +59,8 @@ class Level:
 def levels_of(tree: DraftTree) -> list[Level]:
     """Split a tree into its levels."""
     parents = tree.parents
-    depths, inner = np.array(depths_of(parents)), sorted(set(parents) - {ROOT})
-    inner.sort(key=lambda node: (depths[node], node))
+    depths = np.array(depths_of(parents))
+    inner = sorted(set(parents) - {ROOT}, key=lambda node: (depths[node], node))
     number = {node: i for i, node in enumerate(inner)}
     masks = ancestors_of([number.get(parents[node], ROOT) for node in inner])
     lines = np.array(masks, np.uint64).view(np.int64)

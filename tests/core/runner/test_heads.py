@@ -58,3 +58,11 @@ def test_heads_sleep_beside_their_models() -> None:
     model = SimpleNamespace(on_device=lambda: storages[:2])
     head = SimpleNamespace(on_device=lambda: storages[2:])
     assert on_device(SimpleNamespace(weights=model, beside=[(head, Path("head"))])) == storages
+
+
+def test_levels_of_a_tree_need_places() -> None:
+    head = SimpleNamespace(cache_layers=(), forward=len, guess=len, likeliest=max)
+    tree = parse_tree("[(0,), (0, 0), (0, 0, 0)]")
+    check_tree(head, SimpleNamespace(tree=tree, cache_layers=[], max_model_len=2))
+    with pytest.raises(ConfigError, match=r"has 2 nodes with children.* max_model_len is 1"):
+        check_tree(head, SimpleNamespace(tree=tree, cache_layers=[], max_model_len=1))
