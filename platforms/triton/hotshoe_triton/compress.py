@@ -14,7 +14,8 @@ from hotshoe_triton.device import chaining, judge, next_power_of_2
 MAX_HEAD_DIM = 512
 #: Heads that one program rotates.
 HEADS = 16
-#: Values that a program reads at once, besides as many gates.
+#: Values that a program reads at once, besides as many gates; one with fewer has half of the warps.
+#: Sums over tokens are between warps, so that few warps are faster.
 VALUES = 8192
 #: Requests among which a program looks for its own at once; for more of them it does so again.
 REQUESTS = 256
@@ -95,6 +96,7 @@ class Compress:
         from hotshoe_triton.kernels.compressed import compress, store_rows
 
         width, row = next_power_of_2(spec.head_dim), spec.token_row.width
+        rows = min(next_power_of_2(spec.reach), max(1, VALUES // width))
         self._kernel, self._store, self._spec = compress, store_rows, spec
         self._storing = {
             "WIDTH": row,
@@ -109,10 +111,10 @@ class Compress:
             "OVERLAP": int(spec.overlap),
             "BLOCK_SIZE": spec.block_size,
             "EPS": spec.norm_eps,
-            "BLOCK_N": min(next_power_of_2(spec.reach), max(1, VALUES // width)),
+            "BLOCK_N": rows,
             "BLOCK_D": width,
             "BLOCK_R": REQUESTS,
-            "num_warps": 8 if width > 256 else 4,
+            "num_warps": 4 if rows * width >= VALUES else 2,
         } | chaining(facts)
 
     def write(self, rows: Tensor, tokens: Tensor, slot_mapping: Tensor) -> None:

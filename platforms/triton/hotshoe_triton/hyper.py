@@ -14,13 +14,13 @@ from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 MOST_STREAMS = 8
 #: Tokens of a program: up to MANY tokens, and beyond, where each reads the matrix less often.
 TOKENS = (16, 32)
-MANY = 256
+MANY = 128
 #: Channels of a stream that a program multiplies at once, likewise, and those that it adds up.
 CHANNELS, ADDED = (64, 32), 512
 #: Parts of sums that are read at once, likewise.
 PARTS = (128, 16)
-#: Programs of a unit, which hide each other's waiting.
-PROGRAMS = 8
+#: Programs of a unit, which hide each other's waiting, likewise.
+PROGRAMS = (4, 8)
 
 
 def supports(spec: HyperConnectionSpec, facts: DeviceFacts) -> Verdict:
@@ -79,7 +79,7 @@ class HyperConnection:
             return joined, taken, made
         many = tokens > MANY
         tiles = -(-tokens // TOKENS[many])
-        per = self._per(tiles, CHANNELS[many])
+        per = self._per(PROGRAMS[many] * self._units // tiles, CHANNELS[many])
         splits = -(-spec.hidden_size // per)
         partial = fn.new_empty((splits * spec.count, tokens, self._width))
         out, gates = (streams, fn) if block is None else block
@@ -116,7 +116,7 @@ class HyperConnection:
         )
         return joined, taken, made
 
-    def _per(self, tiles: int, block: int) -> int:
-        """Return the channels of a split, whole blocks, so few that all units have work."""
-        splits = max(1, PROGRAMS * self._units // (tiles * self._spec.count))
+    def _per(self, programs: int, block: int) -> int:
+        """Return the channels of a split, whole blocks, for so many programs of a tile."""
+        splits = max(1, programs // self._spec.count)
         return -(-self._spec.hidden_size // splits // block) * block

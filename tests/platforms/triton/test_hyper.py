@@ -55,7 +55,7 @@ def test_channels_are_split_among_all_units(facts: DeviceFacts, monkeypatch) -> 
     """More parts than are added up at once."""
     monkeypatch.setattr(hyper, "PARTS", (8, 8))
     spec, wide = replace(SPEC, hidden_size=64 * 5), replace(facts, compute_units=132)
-    assert hyper.HyperConnection(spec, wide)._per(1, 64) == 64
+    assert hyper.HyperConnection(spec, wide)._per(4 * 132, 64) == 64
     check(spec, Streams(2), wide)
 
 
