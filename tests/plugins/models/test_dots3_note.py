@@ -58,7 +58,7 @@ def test_a_window_of_the_whole_text_is_none(build_family):
         ({"layer_types": ["full_attention"]}, "layer_types.*each of 3"),
         ({"layer_types": ["linear_attention"] * 3}, "layer_types.*knows only"),
         ({"moe_layer_freq": [1, 1, 1], "first_k_dense_replace": "x"}, "first_k_dense_replace"),
-        ({"swa_head_dim": None}, "head_dim"),
+        ({"swa_head_dim": "x"}, "head_dim"),
         ({"moe_layer_freq": 2}, "moe_layer_freq is 2"),
         ({"index_head_dim": 4}, "index_head_dim is 4.*rotates 8"),
         ({"per_layer_config": 5}, "per_layer_config.*object"),
