@@ -171,7 +171,7 @@ def _parameters(tool: str, schema: Schema | None) -> list[Part]:
 FORMAT = ParserFormat(
     "minimax_m3",
     _open,
-    markers=(BEGIN, FUNCTION, FUNCTION_END, END, MARK),
+    markers=(BEGIN, FUNCTION, FUNCTION_END, END),
     template_marks=(MARK, "<tool_call>", "<invoke name="),
     keep_special_tokens=True,
     calls=_calls,
