@@ -28,8 +28,9 @@ from hotshoe_parsers.writer import Writer
 from hotshoe_parsers.xml_calls import Tags, as_json, property_of, types_of, value_parts
 
 MARK = "]<]minimax[>["
-BEGIN, END = f"{MARK}<tool_call>", f"{MARK}</tool_call>"
-FUNCTION, NAME_END, FUNCTION_END = f'{MARK}<invoke name="', '">', f"{MARK}</invoke>"
+BEGIN, END = "]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>"
+FUNCTION, FUNCTION_END = ']<]minimax[>[<invoke name="', "]<]minimax[>[</invoke>"
+NAME_END = '">'
 ITEM = "item"
 _MARKS = StopAutomaton((MARK,))
 #: What no name of a tag has in it.
