@@ -11,6 +11,16 @@ from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import sigmoid
 
 
+@triton.jit
+def multiplied(x_TH, fn_OH, sums_TO):
+    """Add a product with float32, exact to its last bit: three numbers of 8 bits make one of 24."""
+    for _ in tl.static_range(3):
+        part_OH = fn_OH.to(tl.bfloat16)
+        sums_TO = tl.dot(x_TH, tl.trans(part_OH), sums_TO)
+        fn_OH -= part_OH.to(tl.float32)
+    return sums_TO
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def join_and_project(
     next_ptr, partial_ptr, streams_ptr, out_ptr, gates_ptr, fn_ptr, tokens, per, token_stride,
@@ -49,16 +59,19 @@ def join_and_project(
             place_TH = (at_T * COUNT + j)[:, None] * HIDDEN + channel_H[None, :]
             next_TH = x_TH.to(next_ptr.dtype.element_ty)
             tl.store(next_ptr + place_TH, next_TH, mask=there_TH)
-            x_TH = next_TH.to(tl.float32)
         else:
-            x_TH = tl.load(own_ptrs + j * stream_stride, mask=there_TH, other=0.0).to(tl.float32)
+            next_TH = tl.load(own_ptrs + j * stream_stride, mask=there_TH, other=0.0)
+        x_TH = next_TH.to(tl.float32)
         square_T += tl.sum(x_TH * x_TH, 1)
         fn_OH = tl.load(
             fn_ptr + (output_O * COUNT + j)[:, None] * HIDDEN + channel_H[None, :],
             mask=(output_O < OUTPUTS)[:, None] & own_H[None, :],
             other=0.0,
         )
-        sums_TO = tl.dot(x_TH, tl.trans(fn_OH), sums_TO, input_precision=PRECISION)
+        if next_TH.dtype == tl.bfloat16:
+            sums_TO = multiplied(next_TH, fn_OH, sums_TO)
+        else:
+            sums_TO = tl.dot(x_TH, tl.trans(fn_OH), sums_TO, input_precision=PRECISION)
     sums_TO = tl.where((output_O == OUTPUTS)[None, :], square_T[:, None], sums_TO)
     part_TO = ((split * COUNT + j) * tokens + at_T)[:, None] * WIDTH + output_O[None, :]
     tl.store(partial_ptr + part_TO, sums_TO, mask=there_T[:, None])
