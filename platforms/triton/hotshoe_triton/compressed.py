@@ -17,6 +17,8 @@ from hotshoe_triton.kv import row_refusals
 
 #: Channels that one program holds of a row.
 MAX_HEAD_DIM = 512
+#: Most parts into which the rows of a token are divided.
+PARTS = 16
 
 
 def supports(spec: CompressedAttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -52,9 +54,10 @@ class CompressedAttention:
     def __init__(
         self, spec: CompressedAttentionSpec, facts: DeviceFacts, tiling: Tiling | None = None
     ) -> None:
-        from hotshoe_triton.kernels.compressed import compressed_attend, rotate_back
+        from hotshoe_triton.kernels.compressed import compressed_attend, merge_back, rotate_back
 
-        self._spec, self._back = spec, rotate_back
+        self._spec, self._back, self._merge = spec, rotate_back, merge_back
+        self._units = facts.compute_units
         self._turning = turning(spec, facts)
         shipped = latent.TILINGS[arch_of(facts).family][0]
         tiling = tiling or (FLOAT32 if spec.dtype == "float32" else shipped)
@@ -74,6 +77,14 @@ class CompressedAttention:
             "BLOCK_D": max(MIN_ROWS, next_power_of_2(spec.head_dim)),
             "num_warps": tiling.warps,
             "num_stages": tiling.stages,
+        } | chaining(facts)
+        self._merging = {
+            "NUM_HEADS": spec.num_heads,
+            "HEAD_DIM": spec.head_dim,
+            "ROPE_DIM": spec.rope_dim,
+            "BLOCK_S": PARTS,
+            "BLOCK_D": self._constants["BLOCK_D"],
+            "BLOCK_R": REQUESTS,
         } | chaining(facts)
 
     def write(
@@ -103,8 +114,10 @@ class CompressedAttention:
         held, step, chosen = (cache, prepared, None) if entries is None else entries
         table, own = prepared.block_table, step.block_table
         which = own if chosen is None else chosen
-        self._kernel[(self._groups, len(q))](
-            out,
+        parts = self._parts(len(q), step.max_seq_len)
+        sums, notes = (out, sinks) if parts == 1 else self._scratch(q, parts)
+        self._kernel[(self._groups, len(q), parts)](
+            sums,
             q,
             cache,
             table,
@@ -114,6 +127,7 @@ class CompressedAttention:
             sinks,
             prepared.query_start_loc,
             prepared.seq_lens,
+            notes,
             prepared.num_reqs,
             q.stride(0),
             table.stride(0),
@@ -122,16 +136,34 @@ class CompressedAttention:
             held.stride(0),
             which.stride(0),
             BLOCK_R=request_block(prepared.num_reqs),
+            SPLIT=parts > 1,
             **self._constants,
         )
+        requests = prepared.query_start_loc, prepared.seq_lens, prepared.num_reqs
+        if parts > 1:
+            rows = len(q), self._spec.num_heads
+            self._merge[rows](out, sums, notes, cos_sin, *requests, parts, **self._merging)
+            return out.flatten(1)
         self._back[(len(q), -(-self._spec.num_heads // HEADS))](
             out,
             cos_sin,
-            prepared.query_start_loc,
-            prepared.seq_lens,
-            prepared.num_reqs,
+            *requests,
             NUM_HEADS=self._spec.num_heads,
             BLOCK_R=REQUESTS,
             **self._turning,
         )
         return out.flatten(1)
+
+    def _parts(self, tokens: int, max_seq_len: int) -> int:
+        """Return how many programs divide the rows of a token, so that few tokens fill a device."""
+        spec, rows = self._spec, int(self._constants["BLOCK_N"])
+        entries = 0 if spec.group is None else max_seq_len // spec.group
+        entries = entries if spec.top_k is None else min(entries, spec.top_k)
+        tiles = -(-min(spec.window, max_seq_len) // rows) - (-entries // rows)
+        return max(1, min(tiles, PARTS, self._units // (self._groups * tokens)))
+
+    def _scratch(self, q: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+        """Return memory for sums and notes of all parts."""
+        rows, dim = parts * len(q) * self._spec.num_heads, self._spec.head_dim
+        memory = torch.empty(rows * (dim + 2), dtype=torch.float32, device=q.device)
+        return memory[: rows * dim], memory[rows * dim :]

@@ -25,6 +25,14 @@ VARIANTS = [
     {"window": 500},
 ]
 DECODE = Batch(tuple((1, n) for n in (1, 12, 13, 50)))
+LONG = Batch(tuple((1, n) for n in (1, 12, 40, 150)))
+#: With tiles for several programs.
+DIVIDED = [
+    {"window": 100, "group": None, "top_k": None},
+    {"window": 40, "group": 2, "top_k": None},
+    {"num_heads": 7, "window": 70, "top_k": 37, "group": 2},
+    {"head_dim": 96, "rope_dim": 8, "window": 70},
+]
 MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)
 
 
@@ -49,6 +57,14 @@ def test_variants(facts: DeviceFacts, changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("steps", [DECODE, MIXED], ids=["decode", "mixed"])
 def test_steps(facts: DeviceFacts, steps: Batch, dtype: str) -> None:
     check(in_dtype(SPEC, dtype), steps, facts)
+
+
+@pytest.mark.parametrize("changes", DIVIDED, ids=str)
+def test_few_tokens_divide_their_rows(facts: DeviceFacts, changes: dict[str, object]) -> None:
+    """A part may have rows of the window alone, of entries alone, of both, or none."""
+    spec, wide = replace(SPEC, **changes), replace(facts, compute_units=132)
+    assert compressed.CompressedAttention(spec, wide)._parts(4, 150) > 2
+    check(spec, LONG, wide)
 
 
 def test_blocks_far_apart_need_64_bits(facts: DeviceFacts) -> None:

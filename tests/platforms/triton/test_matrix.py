@@ -91,6 +91,7 @@ SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name
         for name in COMPRESSED
         for tokens in (1, 64)
     ),
+    *(("sm_90", f"entries 64x512 of 4 {tokens}") for tokens in (1, 64)),
     *(
         (arch, name)
         for arch in ("gfx1100", "gfx1151")

@@ -33,43 +33,52 @@ def take_rows(
 @triton.jit(do_not_specialize=["num_reqs", "table_stride", "entry_table_stride"])
 def compressed_attend(
     out_ptr, q_ptr, cache_ptr, table_ptr, entries_ptr, entry_table_ptr, chosen_ptr, sinks_ptr,
-    starts_ptr, seq_lens_ptr, num_reqs, q_stride, table_stride, block_stride, entry_table_stride,
-    entry_stride, chosen_stride, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    starts_ptr, seq_lens_ptr, notes_ptr, num_reqs, q_stride, table_stride, block_stride,
+    entry_table_stride, entry_stride, chosen_stride, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr, WINDOW: tl.constexpr, TOKENS: tl.constexpr, TOP_K: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, SPLIT: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (NUM_HEADS / GROUP, tokens).
+    """Grid: (NUM_HEADS / GROUP, tokens, parts into which tiles of rows are divided).
 
     Args:
+        out_ptr: [tokens, NUM_HEADS, HEAD_DIM]; with SPLIT sums of each part before it, float32.
+        notes_ptr: With SPLIT [parts, tokens, NUM_HEADS, 2] float32, each softmax's maximum and sum.
         chosen_ptr: [tokens, TOP_K] int32; what a token chose stands in front. TOP_K is 0 where all
             entries are read.
         TOKENS: Of an entry; 0 for no entries.
     """
     wait(CHAINED)
-    group, token = tl.program_id(0), tl.program_id(1)
+    group, token, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     request, seen = seen_by(token, starts_ptr, seq_lens_ptr, num_reqs, BLOCK_R)
     row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     head_M, there_M, place = group * GROUP + row_M, row_M < GROUP, token.to(tl.int64)
     there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
     offsets_MD = head_M[:, None] * HEAD_DIM + channel_D[None, :]
     q_MD = tl.load(q_ptr + place * q_stride + offsets_MD, mask=there_MD, other=0.0)
-    acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, True, True, BLOCK_D)
+    acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, part == 0, True, BLOCK_D)
     own = tl.where(request < num_reqs, request, 0).to(tl.int64)
     table_ptr += own * table_stride
-    for first in range(tl.maximum(seen - WINDOW, 0), seen, BLOCK_N):
-        at_N = first + tl.arange(0, BLOCK_N)
+    whole = 0
+    if TOKENS > 0:
+        whole = seen // TOKENS
+        if TOP_K > 0:
+            whole = tl.minimum(whole, TOP_K)
+    begin = tl.maximum(seen - WINDOW, 0)
+    tiles = tl.cdiv(seen - begin, BLOCK_N)
+    per = tl.cdiv(tiles + tl.cdiv(whole, BLOCK_N), tl.num_programs(2))
+    for tile in range(part * per, tl.minimum(part * per + per, tiles)):
+        at_N = begin + tile * BLOCK_N + tl.arange(0, BLOCK_N)
         acc_MD, top_M, sum_M = take_rows(
             acc_MD, top_M, sum_M, q_MD, cache_ptr, table_ptr, at_N // BLOCK_SIZE,
             at_N % BLOCK_SIZE, at_N < seen, block_stride, HEAD_DIM, SCALE,
         )  # fmt: skip
     if TOKENS > 0:
         entry_table_ptr += own * entry_table_stride
-        whole = seen // TOKENS
-        if TOP_K > 0:
-            whole = tl.minimum(whole, TOP_K)
-        for first in range(0, whole, BLOCK_N):
-            entry_N = first + tl.arange(0, BLOCK_N)
+        first = tl.maximum(part * per - tiles, 0) * BLOCK_N
+        end = tl.minimum(tl.maximum(part * per + per - tiles, 0) * BLOCK_N, whole)
+        for at in range(first, end, BLOCK_N):
+            entry_N = at + tl.arange(0, BLOCK_N)
             there_N = entry_N < whole
             if TOP_K > 0:
                 chosen_ptrs = chosen_ptr + place * chosen_stride + entry_N
@@ -80,8 +89,44 @@ def compressed_attend(
                 acc_MD, top_M, sum_M, q_MD, entries_ptr, entry_table_ptr, last_N // BLOCK_SIZE,
                 last_N % BLOCK_SIZE // TOKENS, there_N, entry_stride, HEAD_DIM, SCALE,
             )  # fmt: skip
-    out_ptr += place * (NUM_HEADS * HEAD_DIM)
-    tl.store(out_ptr + offsets_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
+    if SPLIT:
+        place += part.to(tl.int64) * tl.num_programs(1)
+        note_ptrs = notes_ptr + (place * NUM_HEADS + head_M) * 2
+        tl.store(note_ptrs, top_M, mask=there_M)
+        tl.store(note_ptrs + 1, sum_M, mask=there_M)
+        tl.store(out_ptr + place * (NUM_HEADS * HEAD_DIM) + offsets_MD, acc_MD, mask=there_MD)
+    else:
+        out_ptr += place * (NUM_HEADS * HEAD_DIM)
+        tl.store(out_ptr + offsets_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
+
+
+@triton.jit(do_not_specialize=["num_reqs", "parts"])
+def merge_back(
+    out_ptr, sums_ptr, notes_ptr, cos_sin_ptr, starts_ptr, seq_lens_ptr, num_reqs, parts,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Merge the parts of a head of a token, and take the rotation of its position back.
+
+    Grid: (tokens, NUM_HEADS). Shape suffix: S parts, all of them.
+    """
+    wait(CHAINED)
+    token, head, channel_D = tl.program_id(0), tl.program_id(1), tl.arange(0, BLOCK_D)
+    _, seen = seen_by(token, starts_ptr, seq_lens_ptr, num_reqs, BLOCK_R)
+    row, there_D = token.to(tl.int64) * NUM_HEADS + head, channel_D < HEAD_DIM
+    rows = tl.num_programs(0) * NUM_HEADS
+    part_S = tl.arange(0, BLOCK_S)
+    there_S, at_S = part_S < parts, part_S.to(tl.int64) * rows + row
+    top_S = tl.load(notes_ptr + at_S * 2, mask=there_S, other=float("-inf"))
+    sum_S = tl.load(notes_ptr + at_S * 2 + 1, mask=there_S, other=0.0)
+    sums_ptrs_SD = sums_ptr + at_S[:, None] * HEAD_DIM + channel_D[None, :]
+    sums_SD = tl.load(sums_ptrs_SD, mask=there_S[:, None] & there_D[None, :], other=0.0)
+    weight_S = tl.exp2(top_S - tl.max(top_S, 0))
+    acc_D = tl.sum(weight_S[:, None] * sums_SD, 0) / tl.sum(weight_S * sum_S, 0)
+    row_ptr = cos_sin_ptr + tl.maximum(seen - 1, 0).to(tl.int64) * ROPE_DIM
+    turned_D = rotated(acc_D, row_ptr, HEAD_DIM, ROPE_DIM, -1.0)
+    out_D = turned_D.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row * HEAD_DIM + channel_D, out_D, mask=there_D)
 
 
 @triton.jit
@@ -121,13 +166,13 @@ def mixture_of(
 
 
 @triton.jit
-def rotated(x_D, row_ptr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr):
-    """Rotate the last channels by pairs of neighbors, given cosines then sines."""
+def rotated(x_D, row_ptr, HEAD_DIM: tl.constexpr, ROPE_DIM: tl.constexpr, sign=1.0):
+    """Rotate the last channels by pairs of neighbors, given cosines then sines; by -1 back."""
     a_P, b_P = tl.split(tl.reshape(x_D, (x_D.shape[0] // 2, 2)))
     pair_P = tl.arange(0, x_D.shape[0] // 2) - (HEAD_DIM - ROPE_DIM) // 2
     turned_P = (pair_P >= 0) & (pair_P < ROPE_DIM // 2)
     cos_P = tl.load(row_ptr + pair_P, mask=turned_P, other=1.0)
-    sin_P = tl.load(row_ptr + ROPE_DIM // 2 + pair_P, mask=turned_P, other=0.0)
+    sin_P = sign * tl.load(row_ptr + ROPE_DIM // 2 + pair_P, mask=turned_P, other=0.0)
     pairs = tl.join(a_P * cos_P - b_P * sin_P, b_P * cos_P + a_P * sin_P)
     return tl.reshape(pairs, (x_D.shape[0],))
 
