@@ -30,6 +30,34 @@ def take_rows(
     return mix_rows(acc_MD, top_M, sum_M, scores_MN, rows_ND, inside_N, SCALE, False)
 
 
+@triton.jit
+def entries_of(seen, TOKENS: tl.constexpr, TOP_K: tl.constexpr):
+    """Return how many entries a token reads at most, given the tokens that it sees."""
+    whole = seen * 0
+    if TOKENS > 0:
+        whole = seen // TOKENS
+    if TOP_K > 0:
+        whole = tl.minimum(whole, TOP_K)
+    return whole
+
+
+@triton.jit
+def leave(
+    out_ptr, notes_ptr, acc_MD, top_M, sum_M, dtype: tl.constexpr, head_M, there_M, offsets_MD,
+    there_MD, place, NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """Store averages of a token; with SPLIT sums of a part of its rows, and what they are of."""
+    if SPLIT:
+        place += tl.program_id(2).to(tl.int64) * tl.num_programs(1)
+        note_ptrs = notes_ptr + (place * NUM_HEADS + head_M) * 2
+        tl.store(note_ptrs, top_M, mask=there_M)
+        tl.store(note_ptrs + 1, sum_M, mask=there_M)
+        tl.store(out_ptr + place * (NUM_HEADS * HEAD_DIM) + offsets_MD, acc_MD, mask=there_MD)
+    else:
+        out_ptr += place * (NUM_HEADS * HEAD_DIM)
+        tl.store(out_ptr + offsets_MD, result(acc_MD, sum_M).to(dtype), mask=there_MD)
+
+
 @triton.jit(do_not_specialize=["num_reqs", "table_stride", "entry_table_stride"])
 def compressed_attend(
     out_ptr, q_ptr, cache_ptr, table_ptr, entries_ptr, entry_table_ptr, chosen_ptr, sinks_ptr,
@@ -59,11 +87,7 @@ def compressed_attend(
     acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, part == 0, True, BLOCK_D)
     own = tl.where(request < num_reqs, request, 0).to(tl.int64)
     table_ptr += own * table_stride
-    whole = 0
-    if TOKENS > 0:
-        whole = seen // TOKENS
-        if TOP_K > 0:
-            whole = tl.minimum(whole, TOP_K)
+    whole = entries_of(seen, TOKENS, TOP_K)
     begin = tl.maximum(seen - WINDOW, 0)
     tiles = tl.cdiv(seen - begin, BLOCK_N)
     per = tl.cdiv(tiles + tl.cdiv(whole, BLOCK_N), tl.num_programs(2))
@@ -89,15 +113,10 @@ def compressed_attend(
                 acc_MD, top_M, sum_M, q_MD, entries_ptr, entry_table_ptr, last_N // BLOCK_SIZE,
                 last_N % BLOCK_SIZE // TOKENS, there_N, entry_stride, HEAD_DIM, SCALE,
             )  # fmt: skip
-    if SPLIT:
-        place += part.to(tl.int64) * tl.num_programs(1)
-        note_ptrs = notes_ptr + (place * NUM_HEADS + head_M) * 2
-        tl.store(note_ptrs, top_M, mask=there_M)
-        tl.store(note_ptrs + 1, sum_M, mask=there_M)
-        tl.store(out_ptr + place * (NUM_HEADS * HEAD_DIM) + offsets_MD, acc_MD, mask=there_MD)
-    else:
-        out_ptr += place * (NUM_HEADS * HEAD_DIM)
-        tl.store(out_ptr + offsets_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
+    leave(
+        out_ptr, notes_ptr, acc_MD, top_M, sum_M, q_MD.dtype, head_M, there_M, offsets_MD, there_MD,
+        place, NUM_HEADS, HEAD_DIM, SPLIT,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_reqs", "parts"])
