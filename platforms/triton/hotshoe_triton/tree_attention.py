@@ -34,8 +34,8 @@ from hotshoe_triton.device import arch_of, chaining, next_power_of_2
 
 #: Rows of a tile, as far as prompts have larger ones; on Hopper tiles of 128 rows were no faster.
 ROWS = 64
-#: Pieces whose averages are held at once where they are joined.
-JOINED = 16
+#: Pieces whose averages are held at once where they are joined: for few pieces, and for more.
+JOINED = (16, 64)
 
 
 def supports(spec: TreeAttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -134,7 +134,7 @@ class TreeAttention:
         if pieces > 1:
             starts, size = step.query_start_loc, (step.num_reqs, pieces)
             self._join_kernel[(tokens, heads)](
-                out, *found, starts, *size, BLOCK_P=JOINED, **self._joining
+                out, *found, starts, *size, BLOCK_P=JOINED[pieces > JOINED[0]], **self._joining
             )
         return out
 
