@@ -88,7 +88,7 @@ class HyperProblem:
         logits, off = self._logits(streams)
         factors = torch.sigmoid(logits[:, :count]) + spec.eps
         taken = torch.einsum("nc,ncs->ns", factors, streams)
-        size = torch.einsum("nc,ncs->ns", factors, streams.abs())
+        size = torch.einsum("nc,ncs->ns", factors, added)  # streams are off by their own sums
         slack = torch.einsum("nc,ncs->ns", off[:, :count], streams.abs())
         gates, own = self._gates(logits, off)
         return {
