@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ class Transfer:
 
     def __init__(self, granted: int = 1 << 30) -> None:
         self.granted, self.pending = granted, list[tuple[Tensor, Tensor]]()
+        self.lock = Lock()  # readers wait for copies while others are asked for
 
     def host_buffer(self, nbytes: int) -> Tensor:
         if nbytes > self.granted:
@@ -30,16 +32,20 @@ class Transfer:
         return torch.full((nbytes,), 255, dtype=torch.uint8)
 
     def upload(self, source: Tensor, target: Tensor) -> None:
-        self.pending.append((source, target))
+        with self.lock:
+            self.pending.append((source, target))
 
     def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
-        mine = list(self.pending)
+        with self.lock:
+            mine = list(self.pending)
 
         def wait() -> Sequence[Tensor]:
-            for source, target in mine:
-                if any(source is other for other, _ in self.pending):
-                    target.copy_(source)
-            self.pending = [pair for pair in self.pending if all(pair[0] is not s for s, _ in mine)]
+            with self.lock:
+                for source, target in mine:
+                    if any(source is other for other, _ in self.pending):
+                        target.copy_(source)
+                left = [p for p in self.pending if all(p[0] is not s for s, _ in mine)]
+                self.pending = left
             return tensors
 
         return wait
