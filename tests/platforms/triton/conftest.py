@@ -14,6 +14,7 @@ from triton.runtime import interpreter
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases.base import Setup
+from hotshoe_conformance.place import Place
 from hotshoe_xpu.parts import PARTS
 
 ON_DEVICE = torch.accelerator.is_available()
@@ -154,6 +155,16 @@ def drawn(suite, spec, steps):
     """Return a problem of a suite with fresh random inputs."""
     source = torch.Generator().manual_seed(torch.seed() % 2**32)
     return suite.problem(Setup(spec, steps), source)
+
+
+def check_results(problem, operation, facts) -> None:
+    """Compare results and caches; nothing else is written."""
+    place = Place(facts.device)
+    got = problem.call(operation, place)
+    assert not place.overrun()
+    for name, expected in problem.expected().items():
+        found = expected.check(got[name].cpu())
+        assert not found.message, f"{name}: {found.message}"
 
 
 def check_caches(problem, operation, facts, move=None) -> None:

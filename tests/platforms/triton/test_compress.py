@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from tests.platforms.triton.conftest import device_facts, drawn
+from tests.platforms.triton.conftest import check_results, device_facts, drawn
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import compress as cases
 from hotshoe_conformance.cases.attention import Batch
 from hotshoe_conformance.cases.base import in_dtype
-from hotshoe_conformance.place import Place
 from hotshoe_triton import compress
 
 SPEC = cases.BASE
@@ -32,14 +31,8 @@ MANY = Batch(tuple((1 + n % 3, 4 * n + 4) for n in range(300)))
 
 
 def check(spec, steps, facts) -> None:
-    """Compare entries; nothing else is written."""
-    problem, place = drawn(cases.SUITE, spec, steps), Place(facts.device)
     assert compress.supports(spec, facts).accepted
-    got = problem.call(compress.Compress(spec, facts), place)
-    assert not place.overrun()
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    check_results(drawn(cases.SUITE, spec, steps), compress.Compress(spec, facts), facts)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

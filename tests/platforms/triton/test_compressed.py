@@ -3,14 +3,12 @@
 from dataclasses import replace
 
 import pytest
-import torch
-from tests.platforms.triton.conftest import device_facts
+from tests.platforms.triton.conftest import check_results, device_facts, drawn
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import compressed_attention as cases
 from hotshoe_conformance.cases.attention import Batch
-from hotshoe_conformance.cases.base import FAR, Setup, in_dtype
-from hotshoe_conformance.place import Place
+from hotshoe_conformance.cases.base import FAR, in_dtype
 from hotshoe_triton import compressed
 
 SPEC = cases.BASE
@@ -37,15 +35,10 @@ MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)
 
 
 def check(spec, steps, facts) -> None:
-    """Compare results and the cache; nothing else is written."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem, place = cases.SUITE.problem(Setup(spec, steps), source), Place(facts.device)
     assert compressed.supports(spec, facts).accepted
-    got = problem.call(compressed.CompressedAttention(spec, facts), place)
-    assert not place.overrun()
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    check_results(
+        drawn(cases.SUITE, spec, steps), compressed.CompressedAttention(spec, facts), facts
+    )
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

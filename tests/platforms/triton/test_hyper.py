@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.platforms.triton.conftest import device_facts, drawn
+from tests.platforms.triton.conftest import check_results, device_facts, drawn
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import hyper_connection as cases
 from hotshoe_conformance.cases.base import in_dtype
-from hotshoe_conformance.place import Place
 from hotshoe_triton import hyper
 
 SPEC, Streams = cases.BASE, cases.Streams
@@ -25,14 +24,8 @@ VARIATIONS = [
 
 
 def check(spec, steps, facts) -> None:
-    """Compare streams, what is taken, and gates."""
-    problem, place = drawn(cases.SUITE, spec, steps), Place(facts.device)
     assert hyper.supports(spec, facts).accepted
-    got = problem.call(hyper.HyperConnection(spec, facts), place)
-    assert not place.overrun()
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    check_results(drawn(cases.SUITE, spec, steps), hyper.HyperConnection(spec, facts), facts)
 
 
 @pytest.mark.parametrize("changes", VARIATIONS, ids=str)

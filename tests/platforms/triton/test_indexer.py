@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.platforms.triton.conftest import device_facts
+from tests.platforms.triton.conftest import check_results, device_facts, drawn
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import indexer as cases
 from hotshoe_conformance.cases.attention import Batch
-from hotshoe_conformance.cases.base import FAR, Setup, in_dtype
-from hotshoe_conformance.place import Place
+from hotshoe_conformance.cases.base import FAR, in_dtype
 from hotshoe_triton import indexer
 
 SPEC = cases.BASE
@@ -29,15 +28,8 @@ MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)
 
 
 def check(spec, steps, facts, **options) -> None:
-    """Compare the scores of what was chosen, and the cache; nothing else is written."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem, place = cases.SUITE.problem(Setup(spec, steps), source), Place(facts.device)
     assert indexer.supports(spec, facts).accepted
-    got = problem.call(indexer.Indexer(spec, facts, **options), place)
-    assert not place.overrun()
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+    check_results(drawn(cases.SUITE, spec, steps), indexer.Indexer(spec, facts, **options), facts)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

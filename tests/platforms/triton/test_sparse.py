@@ -3,14 +3,12 @@
 from dataclasses import replace
 
 import pytest
-import torch
-from tests.platforms.triton.conftest import device_facts
+from tests.platforms.triton.conftest import check_results, device_facts, drawn
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import sparse_mla_attention as cases
 from hotshoe_conformance.cases.attention import Batch
-from hotshoe_conformance.cases.base import FAR, Setup, in_dtype
-from hotshoe_conformance.place import Place
+from hotshoe_conformance.cases.base import FAR, in_dtype
 from hotshoe_triton import sparse
 from hotshoe_triton.attention import Tiling
 
@@ -28,17 +26,10 @@ MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)
 
 
 def check(spec, steps, facts, **options) -> None:
-    """Compare results and the cache; nothing else is written."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem, place = cases.SUITE.problem(Setup(spec, steps), source), Place(facts.device)
     assert sparse.supports(spec, facts).accepted
-    op = sparse.SparseMlaAttention(spec, facts, **options)
+    problem, op = drawn(cases.SUITE, spec, steps), sparse.SparseMlaAttention(spec, facts, **options)
     for _ in range(2):  # the second step finds counters as the first one left them
-        got = problem.call(op, place)
-        assert not place.overrun()
-        for name, expected in problem.expected().items():
-            found = expected.check(got[name].cpu())
-            assert not found.message, f"{name}: {found.message}"
+        check_results(problem, op, facts)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

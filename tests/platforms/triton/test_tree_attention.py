@@ -4,16 +4,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-import torch
-from tests.platforms.triton.conftest import device_facts
+from tests.platforms.triton.conftest import check_results, device_facts, drawn
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import PLAIN_LAYOUT, Alibi, TreeAttentionSpec
 from hotshoe_conformance.cases import tree_attention as cases
 from hotshoe_conformance.cases.attention import BASE, Batch
-from hotshoe_conformance.cases.base import FAR, Setup, in_dtype
+from hotshoe_conformance.cases.base import FAR, in_dtype
 from hotshoe_conformance.cases.tree_attention import Trees
-from hotshoe_conformance.place import Place, poisoned
+from hotshoe_conformance.place import poisoned
 from hotshoe_triton import attention, tree_attention
 from hotshoe_triton.attention import Tiling
 from hotshoe_triton.device import ARCHS
@@ -39,17 +38,12 @@ MOST = Trees(Batch(((65, 130), (64, 64))), (64, 63))
 
 
 def check(spec: TreeAttentionSpec, steps: Trees, facts: DeviceFacts, **options: object) -> None:
-    """Compare results with those of each node alone; nothing else is written."""
-    source = torch.Generator().manual_seed(torch.seed() % 2**32)
-    problem, place = cases.SUITE.problem(Setup(spec, steps), source), Place(facts.device)
+    """Compare results with those of each node alone."""
     verdict = tree_attention.supports(spec, facts)
     assert verdict.accepted, verdict.reason
+    problem = drawn(cases.SUITE, spec, steps)
     with nullcontext() if steps.batch.far else poisoned():
-        got = problem.call(TreeAttention(spec, facts, **options), place)
-    assert not place.overrun()
-    for name, expected in problem.expected().items():
-        found = expected.check(got[name].cpu())
-        assert not found.message, f"{name}: {found.message}"
+        check_results(problem, TreeAttention(spec, facts, **options), facts)
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
