@@ -16,6 +16,7 @@ import argparse
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ import yaml
 from safetensors.torch import save_file
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+
+sys.path.insert(0, str(Path(__file__).parent))
+from limits import Model, read_model
 
 
 def main() -> None:
@@ -56,8 +60,12 @@ def main() -> None:
         LLM(**engine) as plain,
         LLM(**engine, enable_lora=True) as adapted,
     ):
-        config = json.loads(Path(args.model, "config.json").read_text())
-        save(config, Path(folder), args.rank, args.matrices.split(",") if args.matrices else ())
+        save(
+            read_model(Path(args.model)),
+            Path(folder),
+            args.rank,
+            args.matrices.split(",") if args.matrices else (),
+        )
         registered, requests = max(args.registered, args.adapters), args.requests or args.streams
         begin = time.perf_counter()
         for number in range(registered):
@@ -97,23 +105,11 @@ def rate(llm: LLM, adapters: list[str | None], tokens: int) -> float:
     return len(adapters) * tokens / (time.perf_counter() - begin)
 
 
-def save(config: dict[str, int], folder: Path, rank: int, matrices: Sequence[str]) -> None:
+def save(model: Model, folder: Path, rank: int, matrices: Sequence[str]) -> None:
     """Write an adapter of matrices, of all if none is named, with small random factors."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim", hidden // config["num_attention_heads"])
-    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    sizes = {
-        "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden),
-        "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, queries),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }
     tensors = {}
-    for layer in range(config["num_hidden_layers"]):
-        for name, (out, width) in sizes.items():
+    for layer in range(model.layers):
+        for name, (out, width) in model.matrices.items():
             if matrices and name.split(".")[-1] not in matrices:
                 continue
             prefix = f"base_model.model.model.layers.{layer}.{name}"

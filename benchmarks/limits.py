@@ -40,6 +40,21 @@ class Model:
         attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
         return attention + experts * 3 * self.hidden * self.intermediate
 
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs of a dense layer's matrices, by the names that Llama has for them."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        up = (self.intermediate, self.hidden)
+        return {
+            "self_attn.q_proj": (queries, self.hidden),
+            "self_attn.k_proj": (keys, self.hidden),
+            "self_attn.v_proj": (keys, self.hidden),
+            "self_attn.o_proj": (self.hidden, queries),
+            "mlp.gate_proj": up,
+            "mlp.up_proj": up,
+            "mlp.down_proj": up[::-1],
+        }
+
     def read_experts(self, num_tokens: int) -> float:
         """Return the expected number of experts that tokens choose, if each draws alone."""
         if not self.experts:

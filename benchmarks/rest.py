@@ -30,6 +30,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gpu import DEFAULTS, MODELS, new_process
+from limits import read_model
 
 FIXED = {"skip_tokenizer_init": True, "max_num_seqs": 256}
 
@@ -132,32 +133,21 @@ def write(model: Path, folder: Path) -> None:
 
     folder.mkdir()
     shutil.copy(model / "config.json", folder)
-    config = json.loads((model / "config.json").read_text())
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    head = config.get("head_dim", hidden // config["num_attention_heads"])
-    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    config, sizes = json.loads((model / "config.json").read_text()), read_model(model)
+    hidden = sizes.hidden
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     def drawn(*shape: int) -> torch.Tensor:
         return (0.02 * torch.randn(shape, device=device)).bfloat16().cpu()
 
-    vocabulary = (config["vocab_size"], hidden)
+    vocabulary = (sizes.vocab, hidden)
     ends = {"model.embed_tokens.weight": drawn(*vocabulary), "model.norm.weight": drawn(hidden)}
     if not config.get("tie_word_embeddings"):
         ends["lm_head.weight"] = drawn(*vocabulary)
     save_file(ends, folder / "ends.safetensors")
-    for layer in range(config["num_hidden_layers"]):
-        shapes = {
-            "self_attn.q_proj": (queries, hidden),
-            "self_attn.k_proj": (keys, hidden),
-            "self_attn.v_proj": (keys, hidden),
-            "self_attn.o_proj": (hidden, queries),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-            "input_layernorm": (hidden,),
-            "post_attention_layernorm": (hidden,),
-        }
+    norms = dict.fromkeys(("input_layernorm", "post_attention_layernorm"), (hidden,))
+    for layer in range(sizes.layers):
+        shapes = {**sizes.matrices, **norms}
         tensors = {f"model.layers.{layer}.{n}.weight": drawn(*s) for n, s in shapes.items()}
         save_file(tensors, folder / f"layer-{layer}.safetensors")
 
