@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ class Landing:
     def __init__(self) -> None:
         self._most, self._dtype = 0, torch.float32  # of the largest adapter that there may be
         self._packed: dict[str, Packed] = {}
-        self._layouts: dict[Hashable, Layout] = {}
+        self._layouts = WeakValueDictionary[Hashable, Layout]()  # of adapters that are kept or held
         self._held: dict[int, Layout] = {}  # by the place
         self._transfer: TransferOp | None = None
         self._there = torch.empty(0)
@@ -80,7 +81,8 @@ class Landing:
             pieces: All that it changes.
         """
         if pieces:
-            layout = self._layouts.setdefault(kind, Layout([target for target, _ in pieces]))
+            layout = self._layouts.get(kind) or Layout([target for target, _ in pieces])
+            self._layouts[kind] = layout
             self._packed[name] = Packed(torch.cat([numbers for _, numbers in pieces]), layout)
 
     def drop(self, name: str) -> None:

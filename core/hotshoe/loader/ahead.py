@@ -42,7 +42,8 @@ class Ahead:
 
     Args:
         files: The checkpoint.
-        names: All tensors that will be asked for, in that order.
+        names: All tensors that will be asked for, in that order. One that is asked for otherwise
+            comes as a view.
         transfer: Copies to the device.
         device: Where tensors are wanted.
 
@@ -98,7 +99,7 @@ class Ahead:
             self._transfer.upload(buffer[: piece.nbytes], part)
             self._read(buffer, self._transfer.download([]))
             arrived += piece.nbytes
-        return there if arrived == tensor.nbytes else tensor  # which was asked for before
+        return there if arrived == tensor.nbytes else tensor
 
     def taken(self, name: str) -> None:
         """See `Files`."""
