@@ -2452,14 +2452,14 @@ class Checkpoint:
         found: list[Tensor] = []
 
         def judge(router: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-            ids = _chosen(output)
-            moved = inputs[0] * (1 + NEAR * torch.randn_like(inputs[0]))
-            others = type(router).forward(router, moved, *inputs[1:])
-            unlike = (ids != _chosen(others)).any(-1).view(-1)
-            for one, other in zip(output, others, strict=True):
-                if one.is_floating_point():  # Phi's weights leave out scores below a share
-                    unlike |= ((one - other).abs() > JUMP).view(len(unlike), -1).any(-1)
-            found.append(unlike)
+            ids, noise = _chosen(output), NEAR * torch.randn_like(inputs[0])
+            for way in (noise, -noise):  # one of which closes a gap, where the other widens it
+                others = type(router).forward(router, inputs[0] * (1 + way), *inputs[1:])
+                unlike = (ids != _chosen(others)).any(-1).view(-1)
+                for one, other in zip(output, others, strict=True):
+                    if one.is_floating_point():  # Phi's weights leave out scores below a share
+                        unlike |= ((one - other).abs() > JUMP).view(len(unlike), -1).any(-1)
+                found.append(unlike)
 
         def judge_index(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
             scores = index_scores(module, inputs)
