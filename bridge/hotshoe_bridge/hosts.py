@@ -38,6 +38,12 @@ REACH: dict[str, dict[str, str]] = {
         VLLM: f"{NO}its trees are of EAGLE, and bring masks of another form",
         SGLANG: _SEPARATE,
     },
+    "packed_attention": {
+        TRANSFORMERS: f"{NO}its attention interface pads requests, and rotates before",
+        KERNELS: f"{NO}that library has no such layer",
+        VLLM: f"{NO}its encoders rotate before they attend",
+        SGLANG: f"{NO}its encoders rotate before they attend",
+    },
     "rotary_and_cache": {
         TRANSFORMERS: "writes the blocks that `attention` reads; rotation stays with the model",
         KERNELS: f"{NO}its layers see no cache",

@@ -1,4 +1,4 @@
-// Paged causal attention of mixed prefill and decode batches.
+// Paged attention of mixed prefill and decode batches, causal unless `ahead` says otherwise.
 //
 // Per block and kv head the cache holds K as [head_dim / p][block_size][p] and V as
 // [block_size / p][head_dim][p], p = 2 for 16-bit types and 1 for float: the layout that pair
@@ -267,7 +267,7 @@ class TaskRun {
     const int padded = padded_keys(n);
     for_rows([&](int head, int row, int at) {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
-      const int end = std::clamp(position + 1, 0, n);
+      const int end = std::clamp(position + 1 + args_.ahead, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
       RowTerms terms;
       if (args_.token_scales) terms = {s_.key_scales(head), s_.value_scales(head)};

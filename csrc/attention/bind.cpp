@@ -18,38 +18,54 @@ T* at(uintptr_t address) {
 
 // With the arguments of `stored_as` behind the others.
 template <class... Stored>
-void tree_attention(uintptr_t num_nodes, uintptr_t lines, uintptr_t out, uintptr_t q,
-                    uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_table,
-                    uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t sinks,
-                    uintptr_t slopes, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
-                    int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
-                    int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
-                    int window, float softcap, int dtype, Stored... stored) {
+void any_attention(int ahead, uintptr_t num_nodes, uintptr_t lines, uintptr_t out, uintptr_t q,
+                   uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_table,
+                   uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t sinks,
+                   uintptr_t slopes, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
+                   int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
+                   int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
+                   int window, float softcap, int dtype, Stored... stored) {
   AttentionArgs args{at<const void>(q), at<const void>(k_cache), at<const void>(v_cache),
                      at<void>(out), at<const int32_t>(block_table),
                      at<const int32_t>(query_start_loc), at<const int32_t>(seq_lens),
                      at<const float>(sinks), at<const float>(slopes), at<const int32_t>(num_nodes),
                      at<const uint64_t>(lines), num_reqs, num_heads, num_kv_heads, head_dim,
                      block_size, max_blocks, q_stride, out_stride, table_stride, block_stride,
-                     head_stride, scale, window, softcap};
+                     head_stride, scale, window, softcap, ahead};
   attend(args, dtype, stored_as(args, dtype, stored...));
 }
 
-// Binds a kernel of trees for steps that have none.
+// Binds the kernel for tokens that see no later ones.
 template <class... A>
-auto without_trees(void (*kernel)(uintptr_t, uintptr_t, A...)) {
+auto causal(void (*kernel)(int, uintptr_t, uintptr_t, A...)) {
   static auto* const all = kernel;
-  return recorded(+[](A... arguments) { all(0, 0, arguments...); });
+  return recorded(+[](A... arguments) { all(0, 0, 0, arguments...); });
+}
+
+// Binds it for steps with trees.
+template <class... A>
+auto with_trees(void (*kernel)(int, uintptr_t, uintptr_t, A...)) {
+  static auto* const all = kernel;
+  return recorded(+[](uintptr_t num_nodes, uintptr_t lines, A... arguments) {
+    all(0, num_nodes, lines, arguments...);
+  });
+}
+
+// Binds it for tokens that see later ones.
+template <class... A>
+auto both_ways(void (*kernel)(int, uintptr_t, uintptr_t, A...)) {
+  static auto* const all = kernel;
+  return recorded(+[](int ahead, A... arguments) { all(ahead, 0, 0, arguments...); });
 }
 
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  const auto plain = &tree_attention<>;
-  const auto narrow = &tree_attention<int, uintptr_t, bool>;
+  const auto plain = &any_attention<>;
+  const auto narrow = &any_attention<int, uintptr_t, bool>;
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   m.def(
-      "paged_attention", without_trees(plain), unlocked,
+      "paged_attention", causal(plain), unlocked,
       "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
       "    slopes, num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks,\n"
       "    out_stride, q_stride, block_stride, head_stride, table_stride, scale, window, softcap,\n"
@@ -65,7 +81,7 @@ void bind_attention(nb::module_& m) {
       "output rows of no request are left alone.\n\n"
       "Raises:\n    ValueError: A size is out of range, or a request outgrows its block table.");
   m.def(
-      "paged_attention_8bit", without_trees(narrow), unlocked,
+      "paged_attention_8bit", causal(narrow), unlocked,
       "paged_attention_8bit(..., dtype, kv_dtype, kv_scales, token_scales)\n\n"
       "As paged_attention, over a cache of 8 bits: kv_dtype 3 int8, 4 float8_e4m3fn, 5\n"
       "float8_e5m2. Its numbers are multiplied by kv_scales [2] float32, of keys and of values,\n"
@@ -77,8 +93,11 @@ void bind_attention(nb::module_& m) {
       "As paged_attention with the same end of its name. Addresses: num_nodes [num_reqs] int32,\n"
       "last tokens that are nodes of a tree; lines [num_tokens] int64, whose bits name the nodes\n"
       "that a token sees.";
-  m.def("tree_attention", recorded(plain), unlocked, trees);
-  m.def("tree_attention_8bit", recorded(narrow), unlocked, trees);
+  m.def("tree_attention", with_trees(plain), unlocked, trees);
+  m.def("tree_attention_8bit", with_trees(narrow), unlocked, trees);
+  m.def("packed_attention", both_ways(plain), unlocked,
+        "packed_attention(ahead, out, ...)\n\n"
+        "As paged_attention, but a token sees so many later ones of its request as well.");
 }
 
 }  // namespace hotshoe

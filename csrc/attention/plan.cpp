@@ -60,7 +60,8 @@ struct Planner {
       const int position = plan.queries[query].position;
       int key_begin = args.window > 0 ? std::max(0, position - args.window + 1) : 0;
       key_begin -= key_begin % args.block_size;
-      plan.units.push_back({request, query, count, key_begin, position + count, 0});
+      const int later = std::min(args.ahead, args.seq_lens[request] - position - count);
+      plan.units.push_back({request, query, count, key_begin, position + count + later, 0});
     }
   }
 

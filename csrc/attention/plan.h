@@ -25,8 +25,9 @@ struct AttentionArgs {
   float scale;
   int window;     // 0: none
   float softcap;  // 0: none
+  int ahead = 0;  // later tokens of its request that a token sees
   const float* kv_scales = nullptr;  // of all keys and all values, or null
-  bool token_scales = false;  // scales [num_kv_heads][block_size] lie behind a block's numbers
+  bool token_scales = false;         // scales [num_kv_heads][block_size] lie behind a block's numbers
 };
 
 // One token of a request.

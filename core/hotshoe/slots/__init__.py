@@ -57,6 +57,7 @@ from hotshoe.slots.operations import (
     TransferOp,
     renewed,
 )
+from hotshoe.slots.packed import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
 from hotshoe.slots.slopes import Alibi
@@ -153,6 +154,8 @@ __all__ = [
     "MoeSpec",
     "NormOp",
     "NormSpec",
+    "PackedAttentionOp",
+    "PackedAttentionSpec",
     "PendingTransfer",
     "Placement",
     "ProductChange",

@@ -21,6 +21,7 @@ from hotshoe.slots.layer_specs import (
     layer_features,
     step_features,
 )
+from hotshoe.slots.packed import PackedAttentionSpec
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import TYPE_BITS, linear_bytes
 from hotshoe.slots.specs import (
@@ -70,6 +71,12 @@ def _attended(spec: AttentionSpec, length: int) -> int:
     both = spec.head_dim + spec.value_dim
     row = both * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + 8 * (spec.kv_scales == "token")
     return seen * spec.num_kv_heads * row
+
+
+def _packed_bytes(spec: PackedAttentionSpec, length: int) -> int:
+    """Return the bytes of the keys and values that one query sees."""
+    seen = length if spec.window is None else min(length, 2 * spec.window + 1)
+    return 2 * seen * spec.num_kv_heads * spec.head_dim * _size(spec)
 
 
 def _row(spec: RotaryAndCacheSpec) -> int:
@@ -154,6 +161,19 @@ SLOTS: dict[str, Slot] = {
             results=lambda s, n: results.of_attention(s.attention, n),
             step_bytes=lambda s, n: _attended(s.attention, n),
             reference_waits=True,
+        ),
+        Slot(
+            "packed_attention",
+            PackedAttentionSpec,
+            f"{_REFERENCE}.packed:PackedAttention",
+            "rotary embedding, then attention in both directions among the tokens of a request",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.num_heads * s.head_dim), s.dtype),),
+            step_bytes=_packed_bytes,
+            needs=("prepare",),
+            reference_waits=True,
+            contract=2,
+            alone=f"{_ALONE}:same",
         ),
         Slot(
             "rotary_and_cache",

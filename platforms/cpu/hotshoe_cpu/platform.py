@@ -88,6 +88,7 @@ class CpuPlatform(Platform):
             mlp,
             moe,
             norm,
+            packed,
             padded,
             rotary,
             sampling,
@@ -106,6 +107,7 @@ class CpuPlatform(Platform):
         return (
             Candidate("attention", "native", *attend, layout=attention.declared_layout),
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
+            Candidate("packed_attention", "native", packed.supports, packed.PackedAttention),
             Candidate("tree_attention", "native", *branching),
             Candidate("attention", "padded", *wide, layout=padded.declared_layout),
             Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),

@@ -13,11 +13,14 @@ from hotshoe.slots import (
     Alibi,
     AttentionMetadata,
     AttentionSpec,
+    PackedAttentionOp,
+    PackedAttentionSpec,
     RotaryAndCacheSpec,
+    StepShape,
     TreeAttentionSpec,
     TreeNodes,
 )
-from hotshoe_triton import attention, kv, tree_attention
+from hotshoe_triton import attention, kv, packed, tree_attention
 from hotshoe_triton.attention import LAYOUT
 
 LLAMA = AttentionSpec(32, 8, 128, "bfloat16", "bfloat16", 16, 0.088)
@@ -54,6 +57,17 @@ TREES = {
     name.replace(" window", ""): TreeAttentionSpec(replace(spec, window=None), LAYOUT)
     for name, spec in ATTENTION.items()
     if spec.alibi is None and spec.kv_scales != "tensor"
+}
+#: Encoders: BERT, MiniLM, ModernBERT's two kinds of layers, and heads as wide as Gemma's.
+BERT = PackedAttentionSpec(12, 12, 64, "bfloat16", 0.125)
+PACKED = {
+    "12x64": BERT,
+    "12x32": replace(BERT, head_dim=32),
+    "12x64 rotated": replace(BERT, rotary_dim=64),
+    "12x64 rotated window": replace(BERT, rotary_dim=64, window=64),
+    "3/1x256 rotated window": PackedAttentionSpec(3, 1, 256, "bfloat16", 0.0625, 256, 512),
+    "12x64 float32": replace(BERT, dtype="float32"),
+    "12x64 float16": replace(BERT, dtype="float16"),
 }
 
 
@@ -119,6 +133,30 @@ def branch(trees: TreeAttentionSpec, queries: int, reqs: int = 1) -> Callable[[D
     return call
 
 
+def call_packed(op: PackedAttentionOp, spec: PackedAttentionSpec, device: str) -> None:
+    """Attend with tensors of a device, 64 tokens of each of 8 requests."""
+
+    def made(*shape: int, dtype: str = "int32") -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    counts = [64] * 8
+    shape = StepShape(8, made(9), made(8), 64, 64, host_lens=(counts, counts))
+    table = made(512, spec.rotary_dim, dtype="float32") if spec.rotary_dim else None
+    op(made(512, spec.width, dtype=spec.dtype), made(512), table, op.prepare(shape))
+
+
+def pack(spec: PackedAttentionSpec) -> Callable[[DeviceFacts], bool]:
+    """Return a call of attention without a cache."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not packed.supports(spec, facts).accepted:
+            return False
+        call_packed(packed.PackedAttention(spec, facts), spec, facts.device)
+        return True
+
+    return call
+
+
 def calls_of_attention() -> Iterator[tuple[str, Callable[[DeviceFacts], bool], bool]]:
     """Yield the name of each case, its call, and whether it is one of the quick ones."""
     for name, spec in ATTENTION.items():
@@ -132,3 +170,5 @@ def calls_of_attention() -> Iterator[tuple[str, Callable[[DeviceFacts], bool], b
         yield f"attention alone {kind}", attend(LLAMA, queries, alone=True), False
     for name, trees in TREES.items():
         yield f"trees {name}", branch(trees, 65), name == "32/8x128"
+    for name, encoder in PACKED.items():
+        yield f"packed {name}", pack(encoder), name == "12x64 rotated window"

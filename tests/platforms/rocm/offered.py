@@ -35,6 +35,7 @@ from hotshoe.slots import (
     MlaAttentionSpec,
     MoeSpec,
     NormSpec,
+    PackedAttentionSpec,
     QuantSpec,
     RotaryAndCacheSpec,
     SampleSpec,
@@ -49,6 +50,7 @@ from hotshoe.slots import (
 from hotshoe_rocm.candidates import offered
 from hotshoe_rocm.targets import TARGETS
 from hotshoe_triton.attention import LAYOUT
+from hotshoe_triton.attention_cases import call_packed
 from hotshoe_triton.cases import call_latents
 from hotshoe_triton.delta_cases import KIMI, NEXT, call_deltas
 from hotshoe_triton.device import ARCHS
@@ -105,6 +107,7 @@ FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION, NARROW],
     "tree_attention": [TreeAttentionSpec(ATTENTION, LAYOUT)],
+    "packed_attention": [PackedAttentionSpec(12, 12, 64, BF16, 0.125, 64, 64)],
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
     "sparse_mla_attention": [SPARSE],
@@ -246,6 +249,7 @@ def mix(op: Any, spec: MoeSpec) -> None:
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
     "tree_attention": branch,
+    "packed_attention": lambda op, spec: call_packed(op, spec, "meta"),
     "mla_attention": run_latents,
     "indexer": run_index,
     "sparse_mla_attention": run_chosen,

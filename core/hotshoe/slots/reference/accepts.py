@@ -10,6 +10,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
 from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
+from hotshoe.slots.packed import PackedAttentionSpec
 from hotshoe.slots.specs import (
     AttentionSpec,
     GatedMlpSpec,
@@ -110,6 +111,15 @@ def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
             f"has scales behind a number of keys that 4 divides, not behind {numbers}; "
             "use a block_size that 4 divides"
         )
+
+
+def _packed(spec: PackedAttentionSpec) -> Iterator[str]:
+    if spec.num_kv_heads < 1 or spec.num_heads % spec.num_kv_heads:
+        yield f"has heads for each KV head, not {spec.num_heads} for {spec.num_kv_heads}"
+    if not 0 <= spec.rotary_dim <= spec.head_dim or spec.rotary_dim % 2:
+        yield f"rotates an even number of {spec.head_dim} channels, not {spec.rotary_dim}"
+    if spec.window is not None and spec.window < 0:
+        yield f"has windows of at least 0 tokens on each side, not {spec.window}"
 
 
 def _trees(spec: TreeAttentionSpec) -> Iterator[str]:
@@ -299,6 +309,7 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     AttentionSpec: _keys_and_values,
     DecoderLayerSpec: _layer,
     TreeAttentionSpec: _trees,
+    PackedAttentionSpec: _packed,
     ModelStepSpec: _step,
     RotaryAndCacheSpec: _keys_and_values,
     MlaAttentionSpec: _latents,
