@@ -19,6 +19,7 @@ OFFERS = {
     "architectures": "hotshoe_models",
     "model implementations": "hotshoe_model_impls",
     "model lengths": "hotshoe_model_lengths",
+    "encoders": "hotshoe_encoders",
     "quantizations": "hotshoe_quantizations",
     "weight formats": "hotshoe_weight_formats",
     "format examples": "hotshoe_format_examples",

@@ -54,7 +54,7 @@ class Band:
 
 def _bands(groups: Sequence[CacheGroup], pools: Sequence[Pool], step_tokens: int) -> Iterator[Band]:
     alike: dict[CacheGroup, list[int]] = {}
-    for number, group in enumerate(groups):
+    for number, group in enumerate(groups if pools else ()):
         alike.setdefault(replace(group, layers=()), []).append(number)
     for i, (group, numbers) in enumerate(alike.items()):
         kind, pool = KINDS[group.spec.kind](group.spec, step_tokens), pools[group.pool]
@@ -66,7 +66,7 @@ class KVCoordinator:
     """Blocks of all sequences of one engine.
 
     Args:
-        num_blocks: Blocks of each pool.
+        num_blocks: Blocks of each pool; none keeps nothing.
         block_size: Tokens per block, in every group.
         enable_prefix_caching: Let sequences share full blocks with equal content.
         groups: Cache groups; none is one that keeps every token.
@@ -85,7 +85,7 @@ class KVCoordinator:
         self.pools = tuple(Pool(count) for count in num_blocks)
         self.bands = tuple(_bands(groups or (full_group(block_size),), self.pools, step_tokens))
         kinds = [band.kind for band in self.bands]
-        self.caches_prefixes = enable_prefix_caching and all(kind.shares for kind in kinds)
+        self.caches_prefixes = enable_prefix_caching and {k.shares for k in kinds} == {True}
         self._dropping = tuple((i, band) for i, band in enumerate(self.bands) if band.kind.drops)
         self._ending = tuple(kind for kind in kinds if kind.drops)  # others never end a step
         self._lags = any(group.spec.drafts for group in groups)  # states take accepted drafts late

@@ -49,6 +49,7 @@ class ModelConfig:
         max_model_len: Tokens of the longest sequence by default: `max_position_embeddings`.
         eos_token_ids: From generation_config.json, else from config.json.
         file: The model, if it is a file that a plugin reads; None for a directory.
+        whole_prompts: A step takes all of a prompt, as its tokens see later ones.
     """
 
     path: Path
@@ -58,6 +59,7 @@ class ModelConfig:
     max_model_len: int
     eos_token_ids: tuple[int, ...]
     file: ModelFile | None = None
+    whole_prompts: bool = False
 
     @classmethod
     def load(
@@ -66,6 +68,7 @@ class ModelConfig:
         overrides: Mapping[str, Any] | None = None,
         file: ModelFile | None = None,
         lengths: Mapping[str, int] | None = None,
+        encoders: Mapping[str, int] | None = None,
     ) -> ModelConfig:
         """Read a model directory, or what a file says of itself.
 
@@ -74,6 +77,7 @@ class ModelConfig:
             overrides: Entries that replace those of config.json.
             file: What a plugin read of a file.
             lengths: By architecture, for files that say none.
+            encoders: Architectures that take whole prompts, and positions that no token has.
 
         Raises:
             CheckpointError: No directory, no or malformed config.json.
@@ -90,14 +94,17 @@ class ModelConfig:
                 f"{path / 'config.json'} names no architecture: its field 'architectures' must be "
                 'a list of names, such as ["LlamaForCausalLM"]; fetch the file of the checkpoint'
             )
+        trained = _trained_len(values, (lengths or {}).get(names[0], MAX_LEN))
+        offsets = encoders or {}
         return cls(
             path,
             names[0],
             values,
             _weight_type(values.get("dtype") or values.get("torch_dtype")),
-            _trained_len(values, (lengths or {}).get(names[0], MAX_LEN)),
+            max(trained - offsets.get(names[0], 0), 1),
             eos_token_ids(path, values),
             file,
+            names[0] in offsets,
         )
 
     @property

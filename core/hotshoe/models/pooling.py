@@ -20,8 +20,18 @@ from hotshoe.types.pooling import Activation, Pooling, PoolingKind
 MODULES = "modules.json"
 MAX_BYTES = MIB
 #: The two spellings of a pooling configuration: one word, or a flag for each mode.
-_MODES: dict[str, PoolingKind] = {"lasttoken": "last", "mean": "mean"}
-_FLAGS = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean"}
+_MODES: dict[str, PoolingKind] = {
+    "lasttoken": "last",
+    "mean": "mean",
+    "cls": "cls",
+    "max": "max",
+}
+_FLAGS = {
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
 #: Of a model that does not say how many classes it has.
 NUM_LABELS = 2
 MAX_LABELS = 2**16

@@ -57,6 +57,12 @@ def hotshoe_model_lengths() -> Mapping[str, int]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_encoders() -> Mapping[str, int]:  # type: ignore[empty-body]
+    """Name architectures whose steps take prompts whole, as their tokens see later ones, and say
+    how many of the positions in config.json no token has: `{"BertModel": 0, "RobertaModel": 2}`."""
+
+
+@hookspec
 def hotshoe_model_impls() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Build architectures that no plugin describes: `{"library": "module:build"}`.
 

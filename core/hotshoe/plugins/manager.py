@@ -44,6 +44,7 @@ USUAL = {
 #: What the values of a mapping are, where they are not objects or text that says where one lies.
 VALUES: Mapping[str, Callable[[Any], bool]] = {
     "hotshoe_commands": lambda value: hasattr(value, "target") and hasattr(value, "help"),
+    "hotshoe_encoders": lambda value: type(value) is int and value >= 0,
     "hotshoe_model_lengths": lambda value: type(value) is int and value > 0,
     "hotshoe_named_models": lambda value: isinstance(value, (str, os.PathLike)),
 }

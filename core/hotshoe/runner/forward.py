@@ -161,7 +161,7 @@ class Forward:
     ) -> Sequence[CacheView]:
         """Make every view of a step and have it prepared."""
         num_blocks = -(-shape.max_seq_len // self._tables.block_size)
-        rows = staged.slot_mapping.view(len(self._tables.blocks), -1)
+        rows = staged.slot_mapping.view(len(self._tables.blocks), len(staged.positions))
         slots = [rows[group, :num_tokens] for group in range(len(self._tables.blocks))]
         tables = [t[:, :num_blocks].index_select(0, staged.rows) for t in self._tables.blocks]
         views = [CacheView(tables[plan.group], slots[plan.group]) for plan in self._tables.plans]

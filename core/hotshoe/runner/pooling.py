@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hotshoe.runner.rows import StepInputs
 from hotshoe.types import NewRow, Pooling, StepResult
-from hotshoe.types.pooling import POOLING_TASKS
+from hotshoe.types.pooling import POOLING_TASKS, PoolingKind
 
 Vector = npt.NDArray[np.float64]
 #: What a vector of zeros is divided by.
@@ -62,16 +62,33 @@ class PooledRows:
             result.pooled[row] = kept.astype("<f4").tobytes()
 
 
+def folded(kind: PoolingKind, own: Tensor, before: Tensor | None) -> Tensor:
+    """Return what a prompt's states make so far: their sum for a mean, their maximum, one of them.
+
+    Args:
+        own: [n, hidden_size] of a step.
+        before: What earlier steps have made; None for none.
+    """
+    if kind == "last":
+        return own[-1].float()
+    if kind == "cls":
+        return own[0].float() if before is None else before
+    found = own.float().sum(0) if kind == "mean" else own.amax(0).float()
+    if before is None:
+        return found
+    return before + found if kind == "mean" else torch.maximum(before, found)
+
+
 class PoolingRows:
-    """Which rows pool, and how. Sums of rows that take a mean are kept from step to step."""
+    """Which rows pool, and how. What rows have made so far is kept from step to step."""
 
     def __init__(self) -> None:
         self._pooling: dict[int, Pooling] = {}
-        self._sums: dict[int, Tensor] = {}
+        self._made: dict[int, Tensor] = {}
 
     def set_row(self, new: NewRow) -> None:
         """Take over what a new row wants."""
-        self._sums.pop(new.row, None)
+        self._made.pop(new.row, None)
         if new.pooling is None:
             self._pooling.pop(new.row, None)
         else:
@@ -99,7 +116,7 @@ class PoolingRows:
         hidden: Tensor,
         head: Callable[[Tensor, str], Tensor],
     ) -> list[PooledRows]:
-        """Add up a step's hidden states, and return the vectors that it completes, by task.
+        """Take in a step's hidden states, and return the vectors that it completes, by task.
 
         Args:
             inputs: The step before `without`.
@@ -111,12 +128,12 @@ class PoolingRows:
         for i in places:
             row, length = int(inputs.rows[i]), int(inputs.seq_lens[i])
             own = hidden[int(inputs.query_start_loc[i]) : int(inputs.query_start_loc[i + 1])]
-            if self._pooling[row].kind == "mean":
-                total = own.float().sum(0)
-                self._sums[row] = total = self._sums[row] + total if row in self._sums else total
+            kind = self._pooling[row].kind
+            made = folded(kind, own, self._made.pop(row, None))
             if row in ending:
-                is_mean = self._pooling[row].kind == "mean"
-                found[row] = self._sums.pop(row) / length if is_mean else own[-1].float()
+                found[row] = made / length if kind == "mean" else made
+            else:
+                self._made[row] = made
         return [
             PooledRows(rows, wanted, head(torch.stack([found[row] for row in rows]), task))
             for task in POOLING_TASKS

@@ -20,7 +20,7 @@ class SchedulerConfig:
         max_num_seqs: Requests running at once; also the number of rows.
         max_num_batched_tokens: Token budget of a step.
         max_model_len: Most tokens of one request, prompt and output together.
-        num_blocks: Blocks in the KV cache; with several pools, of each of them.
+        num_blocks: Blocks in the KV cache, or in each pool; () is no cache, so prompts go whole.
         block_size: Tokens per block.
         max_adapters: Different adapters of requests that run at once.
         groups: Cache groups; none is a single one that keeps every token.
@@ -51,7 +51,7 @@ class SchedulerConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             counts = value if field.name == "num_blocks" and isinstance(value, tuple) else (value,)
-            if field.type in (int, int | tuple[int, ...]) and min(counts) < 1:
+            if field.type in (int, int | tuple[int, ...]) and min(counts, default=1) < 1:
                 raise ConfigError(f"{field.name} must be at least 1, not {value}")
         if self.policy not in POLICIES:
             raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")

@@ -164,11 +164,11 @@ def length_limit(request: Request, config: SchedulerConfig, cache: KVCoordinator
         RequestError: It could not be served even if it were alone.
     """
     length = request.num_prompt_tokens
-    room = config.max_model_len - (request.pooling is None)
+    step = config.max_num_batched_tokens if config.num_blocks == () else config.max_model_len
+    room = min(step, config.max_model_len) - (request.pooling is None)
     if not 0 < length <= room:  # a front end that checks its prompts says more
         raise RequestError(f"the prompt has {length} tokens, not 1 to {room}", "prompt")
-    max_tokens = request.params.max_tokens or config.max_model_len
-    limit = min(room + 1, length + max_tokens)
+    limit = min(room + 1, length + (request.params.max_tokens or config.max_model_len))
     # The last token is never computed, so it needs no place.
     shortage = cache.shortage(limit - 1)
     if shortage is not None:

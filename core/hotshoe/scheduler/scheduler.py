@@ -348,7 +348,7 @@ class Scheduler:
             if request is None or request.num_pending_steps:
                 return
             hit = self._find_room(request)
-            if hit is None:
+            if hit is None or (self.config.num_blocks == () and len(request.token_ids) > budget):
                 return
             budget -= self._start(request, hit, step, budget)
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from hotshoe.errors import RequestError
 
-PoolingKind = Literal["last", "mean"]
-POOLING_KINDS = ("last", "mean")
+PoolingKind = Literal["last", "mean", "cls", "max"]
+POOLING_KINDS = ("last", "mean", "cls", "max")
 PoolingTask = Literal["embed", "classify"]
 POOLING_TASKS = ("embed", "classify")
 Activation = Literal["softmax", "sigmoid"]
@@ -18,7 +18,7 @@ class Pooling:
 
     Attributes:
         task: Which of the model's heads makes it.
-        kind: "last" takes the last token's, "mean" the mean over all tokens in float32.
+        kind: Of all tokens the "last", the first ("cls"), the "mean" in float32, or the "max".
         normalize: The vector is divided by its Euclidean length.
         dimensions: The vector keeps so many leading entries before it is normalized; None keeps
             all. Source: Matryoshka representations, arXiv:2205.13147.

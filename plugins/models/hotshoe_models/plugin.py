@@ -229,6 +229,19 @@ CLASSIFIERS = {
 }
 ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
 
+#: Models whose tokens see later ones too, and how many positions of theirs no token has.
+ENCODERS = {
+    "BertForMaskedLM": 0,
+    "BertModel": 0,
+    "CamembertModel": 2,
+    "RobertaModel": 2,
+    "XLMRobertaModel": 2,
+}
+ARCHITECTURES |= {
+    name: f"hotshoe_models.bert:{'build_roberta' if offset else 'build'}"
+    for name, offset in ENCODERS.items()
+}
+
 #: Positions of models whose published files may leave them out.
 LENGTHS = {
     f"{name}For{use}": length
@@ -266,6 +279,12 @@ def hotshoe_models() -> Mapping[str, str]:
 def hotshoe_model_lengths() -> Mapping[str, int]:
     """Say how many positions there are where config.json does not."""
     return LENGTHS
+
+
+@hookimpl
+def hotshoe_encoders() -> Mapping[str, int]:
+    """Name the encoders."""
+    return ENCODERS
 
 
 @hookimpl

@@ -340,7 +340,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "--model-impl": {"vllm": "native"},
     "--structured-output-backend": {"guidance": "llguidance"},
     f"{DRAFTS}.method": vllm_drafts.METHODS,
-    "--pooling": {"LAST": "last", "MEAN": "mean"},
+    "--pooling": {"CLS": "cls", "LAST": "last", "MEAN": "mean"},
     "--kernel": {
         "attention=CPU_ATTN": "attention=native",
         "attention=FLASHINFER": "attention=flashinfer",

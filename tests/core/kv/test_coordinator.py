@@ -238,3 +238,17 @@ def test_statistics_count_tokens() -> None:
     stats = manager.stats()
     assert (stats.num_queried_tokens, stats.num_hit_tokens) == (17, 4)
     assert (stats.num_blocks, stats.num_used_blocks, stats.num_indexed_blocks) == (16, 4, 2)
+
+
+def test_without_pools_every_sequence_fits_and_nothing_is_found() -> None:
+    manager = KVCoordinator((), BLOCK_SIZE, enable_prefix_caching=True)
+    sequence = Sequence(list(range(40)))
+    hit = manager.find_prefix(sequence)
+    assert hit.num_tokens == 0 and manager.fits(hit, 40, 3)
+    assert manager.shortage(1000) is None and manager.null_blocks == []
+    manager.admit(sequence, hit, 40)
+    manager.register(sequence, 40)
+    assert manager.block_ids(sequence.tables) == [] and not manager.caches_prefixes
+    assert manager.grow(sequence, 0, 41, []) and manager.stats().num_blocks == 0
+    manager.free(sequence)
+    manager.check()

@@ -37,6 +37,16 @@ def test_older_files_name_their_positions(write):
         ModelConfig.load(write({**values, "n_positions": -1}))
 
 
+def test_encoders_have_positions_that_no_token_has(write):
+    path = write({**BASE, "max_position_embeddings": 514})
+    plain, known = (
+        ModelConfig.load(path),
+        ModelConfig.load(path, encoders={BASE["architectures"][0]: 2}),
+    )
+    assert (plain.max_model_len, plain.whole_prompts) == (514, False)
+    assert (known.max_model_len, known.whole_prompts) == (512, True)
+
+
 def test_lengths_of_architectures_are_for_files_without_one(write):
     lengths = {"SomeForCausalLM": 99}
     path = write({**BASE, "max_position_embeddings": None})

@@ -36,6 +36,8 @@ def test_a_model_without_modules_makes_no_vectors(tmp_path) -> None:
     ("values", "kind"),
     [
         (flags(lasttoken=1), "last"),
+        (flags(cls_token=1), "cls"),
+        ({"pooling_mode": "max"}, "max"),
         (flags(mean_tokens=1), "mean"),
         ({"embedding_dimension": 8, "pooling_mode": "lasttoken"}, "last"),
         ({"pooling_mode": "mean"}, "mean"),
@@ -51,7 +53,7 @@ def test_both_spellings_are_read(tmp_path, values, kind) -> None:
 @pytest.mark.parametrize(
     ("values", "further", "words"),
     [
-        (flags(cls_token=1), (), "pooling_mode_cls_token"),
+        (flags() | {"pooling_mode_weightedmean_tokens": True}, (), "weightedmean_tokens"),
         (flags(mean_tokens=1, lasttoken=1), (), "mean, lasttoken"),
         (flags(), (), "of no kind"),
         ({**flags(mean_tokens=1), "include_prompt": False}, (), "include_prompt"),

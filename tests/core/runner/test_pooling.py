@@ -69,6 +69,17 @@ def test_vectors_do_not_depend_on_chunks(chunks) -> None:
     torch.testing.assert_close(vector(result, 2), hidden[-1] / hidden[-1].norm())
 
 
+@pytest.mark.parametrize("chunks", [[5], [2, 3], [1, 1, 1, 1, 1]])
+def test_first_states_and_maxima_do_not_depend_on_chunks(chunks) -> None:
+    steps, ids = Steps(), [3, 9, 4, 3, 7]
+    kinds = ("cls", "max")
+    fresh = [new(row, ids, Pooling(kind, False)) for row, kind in enumerate(kinds)]
+    for i, count in enumerate(chunks):
+        _, result = steps.run({0: count, 1: count}, *(fresh if i == 0 else ()))
+    torch.testing.assert_close(vector(result, 0), steps.table[3])
+    torch.testing.assert_close(vector(result, 1), steps.table[ids].amax(0))
+
+
 def test_dimensions_are_cut_before_the_vector_is_normalized() -> None:
     steps = Steps()
     _, result = steps.run({0: 2}, new(0, [1, 2], Pooling("last", True, 3)))

@@ -663,3 +663,34 @@ def test_requests_that_find_no_room_take_no_share() -> None:
     finish_step(scheduler, first, dict.fromkeys(first.rows, 7))
     assert sorted(first.rows) == [0, 1]
     assert [plan_step(scheduler).rows, plan_step(scheduler).rows] == [[0], [1]]
+
+
+def pooled(plan: StepPlan) -> dict[int, bytes]:
+    return dict.fromkeys(plan.rows, b"v")
+
+
+def test_without_a_cache_a_step_takes_whole_prompts_in_order() -> None:
+    scheduler = make_scheduler(num_blocks=(), max_in_flight_steps=2)
+    for name, length in (("a", 9), ("b", 8), ("c", 2), ("d", 16), ("e", 1)):
+        add(scheduler, name, [3] * length, SamplingParams(max_tokens=1), pooling=Pooling("cls"))
+    first = plan_step(scheduler)
+    assert work(first) == {0: 9}
+    second = plan_step(scheduler)  # before the first one is known
+    assert work(second) == {1: 8, 2: 2}
+    assert all(new.block_ids == [] and not new.num_computed_tokens for new in second.new_rows)
+    assert len(finish_step(scheduler, first, {}, pooled=pooled(first))) == 1
+    third = plan_step(scheduler)
+    assert list(work(third).values()) == [16]
+    finish_step(scheduler, second, {}, pooled=pooled(second))
+    fourth = plan_step(scheduler)
+    assert list(work(fourth).values()) == [1]
+    finish_step(scheduler, third, {}, pooled=pooled(third))
+    finish_step(scheduler, fourth, {}, pooled=pooled(fourth))
+    assert not scheduler.has_work() and scheduler.stats().cache.num_hit_tokens == 0
+
+
+def test_without_a_cache_no_prompt_is_longer_than_a_step() -> None:
+    scheduler = make_scheduler(num_blocks=())
+    with pytest.raises(RequestError, match="17 tokens, not 1 to 16") as found:
+        add(scheduler, "a", [3] * 17, pooling=Pooling("cls"))
+    assert found.value.field == "prompt"

@@ -27,7 +27,7 @@ def pooling_of(info: EngineInfo, params: PoolingParams) -> Pooling:
     if "embed" not in info.tasks or info.pooling is None:
         raise RequestError(
             "this model makes no embeddings: its checkpoint does not say how (modules.json), "
-            "and the engine was not told (--pooling last or mean)",
+            "and the engine was not told (--pooling last, mean, cls or max)",
             "model",
         )
     return params.over(info.pooling, info.hidden_size)

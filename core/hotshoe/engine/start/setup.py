@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 PLATFORMS = "hotshoe_platforms"
 NATIVE, IMPLS = "hotshoe_models", "hotshoe_model_impls"
+#: Hooks that say how long texts of an architecture may be.
+LENGTHS = ("hotshoe_model_lengths", "hotshoe_encoders")
 #: The hook version since which a worker takes drafts and returns lists of tokens.
 WORKER_API = 2
 DEFAULT_BLOCK_SIZE = 16
@@ -222,8 +224,8 @@ def prepare(
     plugins = plugins or PluginManager(disabled=config.disable_plugins)
     platform = platform or choose_platform(plugins, config.platform)
     found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
-    file, lengths = open_model(found.path, plugins), plugins.mapping("hotshoe_model_lengths")
-    model_config = ModelConfig.load(found.path, config.hf_overrides, file, lengths)
+    file, lengths = open_model(found.path, plugins), map(plugins.mapping, LENGTHS)
+    model_config = ModelConfig.load(found.path, config.hf_overrides, file, *lengths)
     changes = _found_changes(config, found, tokenizer) + find_head(config, plugins)
     if config.platform == "auto":
         reason = "the available platform with the highest score"
@@ -344,9 +346,11 @@ def _model_changes(
     config: EngineConfig, model: ModelConfig, platform: Platform, plugins: PluginManager
 ) -> list[Change]:
     changes = _impl_changes(config, model, plugins)
-    if config.max_model_len is None:
+    if model.whole_prompts:
+        changes += _whole_changes(config, model)
+    elif config.max_model_len is None:
         changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
-    elif config.max_model_len > model.longest_len:
+    if config.max_model_len is not None and config.max_model_len > model.longest_len:
         raise ConfigError(
             f"max_model_len {config.max_model_len} exceeds the model's {model.longest_len} "
             "positions; lower it, or change the model's rope scaling with --hf-overrides"
@@ -360,6 +364,29 @@ def _model_changes(
                 "choose another with --dtype, such as float32"
             )
         changes.append(Change("dtype", dtype, reason))
+    return changes
+
+
+def _whole_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
+    """Let steps hold the longest prompt, or prompts be no longer than what steps hold.
+
+    Raises:
+        ConfigError: Both are given, and do not fit.
+    """
+    budget, length = config.max_num_batched_tokens, config.max_model_len
+    why = "a step takes all of a prompt, as its tokens see later ones"
+    if budget is None:
+        budget = max(length or model.max_model_len, DEFAULT_TOKEN_BUDGET)
+        changes = [Change("max_num_batched_tokens", budget, why)]
+    elif length is not None and length > budget:
+        raise ConfigError(
+            f"max_num_batched_tokens {budget} is below max_model_len {length}, but {why}; raise "
+            "the one, or lower the other"
+        )
+    else:
+        changes = []
+    if length is None:
+        changes.append(Change("max_model_len", min(budget, model.max_model_len), why))
     return changes
 
 

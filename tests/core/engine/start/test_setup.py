@@ -61,6 +61,10 @@ class Plugin:
         return {"tiny": str(self.path)}
 
     @hookimpl
+    def hotshoe_encoders(self) -> dict[str, int]:
+        return {"TinyEncoder": 2}
+
+    @hookimpl
     def hotshoe_model_lengths(self) -> dict[str, int]:
         return {"Tiny": 77}
 
@@ -89,6 +93,21 @@ def test_what_is_open_is_decided_with_reasons(installed: PluginManager) -> None:
     assert all(change.reason for change in setup.changes)
     for field, value in changes(setup).items():
         assert getattr(setup.config, field) == value
+
+
+@pytest.mark.parametrize(("length", "budget"), [(64, 2048), (3002, 3000)])
+def test_a_step_holds_the_longest_prompt_of_an_encoder(installed, length, budget) -> None:
+    known = {"architectures": ["TinyEncoder"], "max_position_embeddings": length}
+    setup = prepare(EngineConfig(model="tiny", hf_overrides=known), installed)
+    assert setup.config.max_model_len == length - 2
+    assert setup.config.max_num_batched_tokens == budget
+    said = {"model": "tiny", "hf_overrides": known, "max_num_batched_tokens": 40, "max_num_seqs": 2}
+    assert prepare(EngineConfig(**said), installed).config.max_model_len == 40
+    assert prepare(EngineConfig(**said, max_model_len=20), installed).config.max_model_len == 20
+    with pytest.raises(ConfigError, match="max_num_batched_tokens 40 is below max_model_len 41"):
+        prepare(EngineConfig(**said, max_model_len=41), installed)
+    with pytest.raises(ConfigError, match=f"9000 exceeds the model's {length - 2} positions"):
+        prepare(EngineConfig(model="tiny", hf_overrides=known, max_model_len=9000), installed)
 
 
 def test_what_the_user_said_stays(installed: PluginManager) -> None:

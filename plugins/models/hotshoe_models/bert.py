@@ -1,0 +1,108 @@
+"""BERT and encoders of its shape: MiniLM is one, RoBERTa counts positions from 2.
+
+Sources: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692. Defaults are those
+of transformers' BertConfig.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe_models.encoder import Encoder, EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.values import (
+    PLAIN_ACTIVATIONS,
+    activation,
+    number,
+    refuse,
+    with_defaults,
+)
+
+DEFAULTS = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "position_embedding_type": "absolute",
+    "pad_token_id": 0,
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+#: Where RoBERTa's differ; its classes put the position of padding first.
+ROBERTA = {"vocab_size": 50265, "pad_token_id": 1}
+#: Positions that RoBERTa's tokens do not have.
+OFFSET = 2
+#: Heads for words, and what models of vectors alone do not use.
+UNUSED = (r"^cls\.", r"^lm_head\.", r"^pooler\.", r"(^|\.)position_ids$")
+#: Names of norms in checkpoints of TensorFlow's days.
+OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+
+
+def build(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build BertModel."""
+    return Encoder(bert_spec(with_defaults(config, DEFAULTS), ctx, r"bert\."), ctx)
+
+
+def build_roberta(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build RobertaModel, XLMRobertaModel and CamembertModel."""
+    config = with_defaults(config, DEFAULTS | ROBERTA)
+    if config.get("pad_token_id") != OFFSET - 1:
+        raise refuse(config, "pad_token_id", f"counts positions from {OFFSET}, behind padding's")
+    return Encoder(bert_spec(config, ctx, r"roberta\.", position_offset=OFFSET), ctx)
+
+
+def bert_spec(
+    config: ModelConfig, ctx: BuildContext, prefixes: str, **differences: Any
+) -> EncoderSpec:
+    """Describe an encoder of BERT's shape, changed by a family's differences.
+
+    Args:
+        config: With the family's defaults.
+        prefixes: See `EncoderNames`.
+        differences: Other fields.
+
+    Raises:
+        CheckpointError: A value is missing, malformed or not supported.
+    """
+    if config.get("position_embedding_type") != "absolute":
+        raise refuse(config, "position_embedding_type", "is served with absolute positions")
+    for name in ("is_decoder", "add_cross_attention"):
+        if config.get(name):
+            raise refuse(config, name, "is served as an encoder")
+    for pattern, name in OLD_NORMS:
+        ctx.weights.rename(pattern, name)
+    types = config.size("type_vocab_size")
+    return EncoderSpec(
+        vocab_size=config.size("vocab_size"),
+        hidden_size=config.size("hidden_size"),
+        num_heads=config.size("num_attention_heads"),
+        intermediate_size=config.size("intermediate_size"),
+        layers=(EncoderLayer(),) * config.size("num_hidden_layers"),
+        norm_eps=number(config, "layer_norm_eps"),
+        activation=activation(config, "hidden_act", PLAIN_ACTIVATIONS),
+        names=EncoderNames(prefixes=prefixes, unused=UNUSED),
+        num_positions=config.size("max_position_embeddings"),
+        num_types=types,
+        separator=separator(config) if types > 1 else None,
+        **differences,
+    )
+
+
+def separator(config: ModelConfig) -> int | None:
+    """Return the token that stands between two texts; None where nobody names it."""
+    found = config.get("sep_token_id")
+    if isinstance(found, int):
+        return found
+    with suppress(CheckpointError):  # token ids may be all that requests give
+        tokenizer = Tokenizer.load(config.path)
+        return tokenizer.token_ids.get(tokenizer.special_tokens.get("sep_token", ""))
+    return None

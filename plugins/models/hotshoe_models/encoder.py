@@ -1,0 +1,304 @@
+"""The one encoder: tokens that attend to all tokens of their text, built from an `EncoderSpec`.
+
+It has no cache, so a step has all tokens of every request in it. A forward pass is a loop over
+layers of bound calls. Families are in modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.layers import (
+    BuildContext,
+    Embedding,
+    ForwardBatch,
+    GatedMLP,
+    LayerNorm,
+    Linear,
+    Matrix,
+    PlainMLP,
+    Rotary,
+    Rotation,
+    Section,
+)
+from hotshoe.models.base import CLASSIFY, EMBED
+from hotshoe.slots import PackedAttentionOp, PackedAttentionSpec
+from hotshoe.types.pooling import PoolingKind
+from hotshoe_models.mlps import parts_of
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderNames:
+    """Names of weights; None where a model has none. Those behind `layer` follow its prefix.
+
+    Attributes:
+        prefixes: What names of some checkpoints begin with, as a regular expression.
+        unused: Patterns of tensors that are not read.
+    """
+
+    words: str = "embeddings.word_embeddings"
+    positions: str | None = "embeddings.position_embeddings"
+    types: str | None = "embeddings.token_type_embeddings"
+    embedding_norm: str = "embeddings.LayerNorm"
+    layer: str = "encoder.layer.{}."
+    qkv: tuple[str, ...] = tuple(f"attention.self.{name}" for name in ("query", "key", "value"))
+    o: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: tuple[str, ...] = ("intermediate.dense",)
+    down: str = "output.dense"
+    mlp_norm: str = "output.LayerNorm"
+    final_norm: str | None = None
+    prefixes: str = ""
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    """What layers of a model may differ in.
+
+    Attributes:
+        rotation: Of queries and keys; None for none.
+        window: Tokens that are seen on each side; None for all.
+        normed: There is a norm in front of attention, where norms come first.
+    """
+
+    rotation: Rotation | None = None
+    window: int | None = None
+    normed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """An architecture.
+
+    Attributes:
+        activation: "gelu", "gelu_tanh", "silu" or "relu".
+        gated: The MLP has gates.
+        norms_first: Norms come in front of blocks, not behind the addition of their results.
+        attention_bias, mlp_bias, norm_bias: Which matrices and norms have biases.
+        num_positions: Rows of the table of positions, of which the first `position_offset` are no
+            token's.
+        num_types: Rows of the table of token types.
+        separator: The token that the second of two texts follows, whose type is 1; None for none.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_heads: int
+    intermediate_size: int
+    layers: tuple[EncoderLayer, ...]
+    norm_eps: float
+    activation: str
+    names: EncoderNames
+    gated: bool = False
+    norms_first: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    norm_bias: bool = True
+    num_positions: int = 0
+    position_offset: int = 0
+    num_types: int = 0
+    separator: int | None = None
+
+
+class Encoder:
+    """See `hotshoe.models.base.Model`.
+
+    Args:
+        spec: The architecture.
+        ctx: The build context.
+
+    Attributes:
+        classify: Makes logits of classes; None where there are none. Builders set it, as well as
+            `class_pooling`, which state of a text it takes.
+    """
+
+    classify: Callable[[Tensor], Tensor] | None = None
+    class_pooling: PoolingKind = "cls"
+
+    def __init__(self, spec: EncoderSpec, ctx: BuildContext) -> None:
+        names, size = spec.names, spec.hidden_size
+        if spec.hidden_size % spec.num_heads:
+            raise CheckpointError(
+                f"config.json: a hidden size of {size} does not divide among {spec.num_heads} heads"
+            )
+        self.vocab_size, self.hidden_size = spec.vocab_size, size
+        self.tasks = frozenset({EMBED})
+        self._embed = Embedding(ctx, names.words, spec.vocab_size, size)
+        self._positions, self._offset = _positions(spec, ctx), spec.position_offset
+        self._types = Embedding(ctx, names.types, spec.num_types, size) if names.types else None
+        self._separator = spec.separator if spec.num_types > 1 else None
+        self._embedding_norm = _norm(spec, ctx, names.embedding_norm)
+        self._attention = _Attention(spec, ctx)
+        self._layers = [_Layer(spec, ctx, i, self._attention) for i in range(len(spec.layers))]
+        self._final_norm = None if names.final_norm is None else _norm(spec, ctx, names.final_norm)
+        ctx.weights.ignore(names.unused)
+        if names.prefixes:
+            ctx.weights.rename(rf"^{names.prefixes}", "")
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return [num_tokens, hidden_size] for ids [num_tokens] int32; behind it, where tokens have
+        types, a column that is 1 where a separator is."""
+        words = self._embed(ids)
+        if self._separator is None:
+            return words
+        return torch.cat((words, (ids == self._separator).to(words.dtype)[:, None]), 1)
+
+    def scale_embeddings(self, rows: Tensor) -> Tensor:
+        """Return rows [n, hidden_size] as they are."""
+        return rows
+
+    def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
+        """Return the final hidden states of the tokens at `batch.outputs_at` (of all, if None)."""
+        positions, words = batch.positions, hidden[:, : self.hidden_size]
+        if self._types is not None:
+            types = torch.zeros_like(positions)
+            if self._separator is not None:
+                types = token_types(hidden[:, self.hidden_size], positions)
+            words = words + self._types(types)
+        if self._positions is not None:
+            at = positions + self._offset if self._offset else positions
+            words = words + self._positions(at)
+        hidden = self._embedding_norm(words.contiguous())
+        attend = self._attention.over(batch)
+        for layer in self._layers:
+            hidden = layer(hidden, attend)
+        if batch.outputs_at is not None:
+            hidden = hidden[batch.outputs_at]
+        return hidden if self._final_norm is None else self._final_norm(hidden)
+
+    def head(self, hidden: Tensor, task: str) -> Tensor:
+        """Return the hidden states themselves, or [n, classes] float32."""
+        if task == CLASSIFY:
+            assert self.classify is not None, "a task of models with classes"
+            return self.classify(hidden)
+        return hidden.float()
+
+
+def token_types(separators: Tensor, positions: Tensor) -> Tensor:
+    """Return [num_tokens] int32, 1 for each token behind the first separator of its request.
+
+    Args:
+        separators: [num_tokens], 1 where a separator is, else 0.
+        positions: [num_tokens] int32, from 0 in each request.
+    """
+    marked = separators.to(torch.int32)
+    before = marked.cumsum(0, dtype=torch.int32) - marked
+    numbers = torch.arange(len(marked), dtype=torch.int32, device=marked.device)
+    return (before > before[(numbers - positions).long()]).to(torch.int32)
+
+
+class _Attention:
+    """The operations of all layers: one for each window and rotation."""
+
+    def __init__(self, spec: EncoderSpec, ctx: BuildContext) -> None:
+        heads = ctx.split("attention heads", Section(spec.num_heads)).size
+        dim = spec.hidden_size // spec.num_heads
+        common = (heads, heads, dim, ctx.dtype, dim**-0.5)
+        self._ops: dict[PackedAttentionSpec, PackedAttentionOp] = {}
+        self._tables: dict[Rotation, Tensor] = {}
+        self._plain, self._ctx = PackedAttentionSpec(*common), ctx
+
+    def add(self, layer: EncoderLayer) -> tuple[PackedAttentionSpec, Tensor | None]:
+        """Return what a layer asks for, and the table of its rotation."""
+        rotation, ctx, table = layer.rotation, self._ctx, None
+        window = layer.window
+        if window is not None and window >= ctx.max_model_len - 1:
+            window = None
+        wanted = replace(self._plain, window=window)
+        if rotation is not None:
+            wanted = replace(wanted, rotary_dim=rotation.rotary_dim)
+            if rotation not in self._tables:
+                memory = ctx.selector.facts.memory_bytes
+                built = Rotary.build(rotation, ctx.max_model_len, ctx.device, memory)
+                self._tables[rotation] = built.table
+            table = self._tables[rotation]
+        if wanted not in self._ops:
+            self._ops[wanted] = ctx.selector.choose("packed_attention", wanted)
+        return wanted, table
+
+    def over(self, batch: ForwardBatch) -> _Attend:
+        """Plan a step, once for all layers."""
+        plans = {spec: (op, op.prepare(batch.shape)) for spec, op in self._ops.items()}
+        return _Attend(plans, batch.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attend:
+    """The attention of one step."""
+
+    plans: Mapping[PackedAttentionSpec, tuple[PackedAttentionOp, Any]]
+    positions: Tensor
+
+    def __call__(self, spec: PackedAttentionSpec, table: Tensor | None, qkv: Tensor) -> Tensor:
+        op, plan = self.plans[spec]
+        return op(qkv, self.positions, table, plan)
+
+
+class _Layer:
+    """Attention and MLP, each with its norm before or behind it."""
+
+    def __init__(self, spec: EncoderSpec, ctx: BuildContext, i: int, attention: _Attention) -> None:
+        names, prefix, size = spec.names, spec.names.layer.format(i), spec.hidden_size
+        heads = Section(spec.num_heads, size // spec.num_heads)
+        what, bias = "attention heads", spec.attention_bias
+        outputs = ctx.split(what, heads, heads, heads)
+        parts = parts_of(prefix, names.qkv, [size] * 3)
+        self._qkv = Linear(ctx, Matrix(ctx, parts, size, bias=bias, outputs=outputs))
+        rows = [(prefix + names.o, size)]
+        self._o = Linear(ctx, Matrix(ctx, rows, size, bias=bias, inputs=ctx.split(what, heads)))
+        self._mlp = _mlp(spec, ctx, prefix)
+        normed = spec.layers[i].normed or not spec.norms_first
+        self._attention_norm = _norm(spec, ctx, prefix + names.attention_norm) if normed else None
+        self._mlp_norm = _norm(spec, ctx, prefix + names.mlp_norm)
+        self._first, (self._spec, self._table) = spec.norms_first, attention.add(spec.layers[i])
+
+    def __call__(self, hidden: Tensor, attend: _Attend) -> Tensor:
+        """Map [num_tokens, hidden_size] to the next layer's."""
+        norm, taken = self._attention_norm, hidden
+        if self._first and norm is not None:
+            taken = norm(hidden)
+        hidden = hidden + self._o(attend(self._spec, self._table, self._qkv(taken)))
+        if self._first:
+            return hidden + self._mlp(self._mlp_norm(hidden))
+        assert norm is not None
+        hidden = norm(hidden)
+        return self._mlp_norm(hidden + self._mlp(hidden))
+
+
+def _mlp(spec: EncoderSpec, ctx: BuildContext, prefix: str) -> GatedMLP | PlainMLP:
+    names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
+    what, channels, inner = "channels between MLP matrices", Section(width), 1 + spec.gated
+    parts, bias = parts_of(prefix, names.up, [width] * inner), spec.mlp_bias
+    outputs = ctx.split(what, *[channels] * inner)
+    up = Matrix(ctx, parts, size, bias=bias, outputs=outputs)
+    inputs = ctx.split(what, channels)
+    down = Matrix(ctx, [(prefix + names.down, size)], width, bias=bias, inputs=inputs)
+    return (GatedMLP if spec.gated else PlainMLP)(ctx, up, down, spec.activation)
+
+
+def _norm(spec: EncoderSpec, ctx: BuildContext, name: str) -> LayerNorm:
+    return LayerNorm(ctx, name, spec.hidden_size, spec.norm_eps, bias=spec.norm_bias)
+
+
+def _positions(spec: EncoderSpec, ctx: BuildContext) -> Embedding | None:
+    """Build the gather of positions' vectors, where the model has them.
+
+    Raises:
+        ConfigError: Texts may be longer than there are positions.
+    """
+    if spec.names.positions is None:
+        return None
+    count = spec.num_positions - spec.position_offset
+    if ctx.max_model_len > count:
+        raise ConfigError(
+            f"max_model_len {ctx.max_model_len} exceeds the {count} positions that the model has "
+            "vectors for; lower --max-model-len"
+        )
+    return Embedding(ctx, spec.names.positions, spec.num_positions, spec.hidden_size)
