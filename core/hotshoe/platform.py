@@ -258,6 +258,19 @@ class Rehearsing(Protocol):
         ...
 
 
+@runtime_checkable
+class Preparing(Protocol):
+    """A platform that can do before a process is forked what each start would do. No `Platform` has
+    to be one."""
+
+    def prepare(self) -> None:
+        """Import and compute what every engine needs, with no device taken and no thread left.
+
+        Called after `resolve`, in a process that never takes a device.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PlatformStatus:
     """A platform's detection as `hotshoe platforms` prints it."""

@@ -25,6 +25,7 @@ NATIVE = re.compile(
 )
 #: Modules that may, and what they do with it.
 ALLOWED = {
+    "core/hotshoe/cli/keeper/files.py": "whether a file has changed",
     "core/hotshoe/loader/checked.py": "whether a file has changed",
     "core/hotshoe/loader/kept.py": "which file was unused for longest",
     "core/hotshoe/runner/profiler.py": "the name of a file",

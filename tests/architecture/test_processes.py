@@ -19,6 +19,12 @@ STARTS = {
     "platforms/triton/hotshoe_triton/pool.py": "a process of a pool asks for its parent",
     "platforms/triton/hotshoe_triton/tune.py": "a pool compiles kernels",
 }
+#: Where this process is forked, and why.
+FORKS = {
+    "core/hotshoe/cli/keeper/forking.py": "a keeper's commands",
+    "core/hotshoe/engine/wire/spares.py": "a child that is wanted later",
+    "core/hotshoe/runner/forkable.py": "to see which threads stay",
+}
 
 
 def test_processes_are_started_in_one_module(sources) -> None:
@@ -30,6 +36,16 @@ def test_processes_are_started_in_one_module(sources) -> None:
         or (isinstance(node, ast.ImportFrom) and node.module in MODULES)
     }
     assert found == set(STARTS)
+
+
+def test_forks_are_made_in_few_modules(sources) -> None:
+    found = {
+        source.path
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"os.fork", "os.forkpty"}
+    }
+    assert found == set(FORKS)
 
 
 def test_processes_of_pools_end_with_who_made_them(sources) -> None:

@@ -6,18 +6,31 @@ strange places; at the end nobody is left to catch it.
 """
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
 
 
 def run() -> int:
-    """Run the command line and return its exit code."""
-    _ready_streams()
-    faulthandler.enable()  # a kernel that takes the process down shows where it was called
+    """Run the command line, by a keeper where there is one, and return its exit code."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hotshoe.cli.keeper.client import run_forked
+
+    code = run_forked(sys.argv[1:])
+    return run_here(heeded) if code is None else code
+
+
+def run_here(heeded: bool) -> int:
+    """Run the command line in this process and return its exit code.
+
+    Args:
+        heeded: An interrupt from the keyboard ends it.
+    """
+    _ready_streams()
+    faulthandler.enable()  # a kernel that takes the process down shows where it was called
     if sys.argv[1:2] == ["serve"]:  # which is ended so, and that is no failure, however early
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     from hotshoe.cli.main import main
@@ -28,6 +41,7 @@ def run() -> int:
         return main()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.freeze()  # the end of Python looks for garbage several times, which takes a second
 
 
 def _ready_streams() -> None:

@@ -7,6 +7,7 @@ Hook `hotshoe_commands` gives `{"name": CommandEntry(...)}`. A name may have two
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,10 +19,12 @@ class CommandEntry:
     Attributes:
         target: `"module:Class"` of a `Command`, imported only when the command is called.
         help: One line.
+        imports: Modules that `run` imports, for a process that does so before it is asked to run.
     """
 
     target: str
     help: str
+    imports: Sequence[str] = ()
 
 
 class Command(Protocol):

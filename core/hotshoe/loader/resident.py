@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 class ResidentFiles:
-    """Files whose pages stay in memory as long as this lives, or until `release`.
+    """Files whose pages stay in memory as long as this lives, or until `close`.
 
     Args:
         files: Not empty.
@@ -54,13 +54,18 @@ class ResidentFiles:
                 self._pages.append(pages)
                 _lock(pages, size)
         except BaseException:
-            self.release()
+            self.close()
             raise
         finally:
             for file in opened:
                 file.close()
 
-    def release(self) -> None:
+    @property
+    def size(self) -> str:
+        """How much they take, for people."""
+        return f"{self.num_bytes / GIB:.2f} GiB"
+
+    def close(self) -> None:
         """Let the system give the pages up."""
         while self._pages:
             self._pages.pop().close()

@@ -156,6 +156,12 @@ class GpuPlatform(Platform, Generic[G]):
 
         return rehearsal(self._options.device)
 
+    def prepare(self) -> None:
+        """See `hotshoe.platform.Preparing`."""
+        from hotshoe_triton.preparing import prepare
+
+        prepare()
+
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
         """Leave what the largest step needed beside the weights."""
         import torch

@@ -55,6 +55,12 @@ def test_background_jobs_go_on_ignoring_it() -> None:
     assert done.returncode == 0
 
 
+def test_a_keeper_runs_what_it_can() -> None:
+    forked = "from hotshoe.cli.keeper import client; client.run_forked = lambda words: "
+    assert run(f"{forked} len(words) + 6\n").returncode == 7
+    assert run(f"{forked} None\n").stdout.startswith("hotshoe ")
+
+
 def shell(line: str) -> subprocess.CompletedProcess[str]:
     """Run a line of shell in which HOTSHOE stands for the program."""
     line = line.replace("HOTSHOE", f"{sys.executable} -m hotshoe.cli")

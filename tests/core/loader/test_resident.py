@@ -36,8 +36,8 @@ def test_all_bytes_are_locked_where_they_are(files, monkeypatch) -> None:
     kept = ResidentFiles(files, max_bytes=10)
     assert kept.num_bytes == 10
     assert library.locked == [b"one", b"another"]
-    kept.release()
-    kept.release()
+    kept.close()
+    kept.close()
 
 
 def test_a_file_that_is_the_model_is_its_weights(files) -> None:

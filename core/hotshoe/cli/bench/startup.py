@@ -1,6 +1,7 @@
 """`hotshoe bench startup`: from the start of a process to its first token.
 
-Every iteration is a new process that runs `hotshoe generate` as a user would.
+Every iteration is a new process that runs `hotshoe generate` as a user would. Where `hotshoe
+preload` forks it, the peak of memory is that of the process which stands for it.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hotshoe.engine.wire.connection import Connection
+from hotshoe.engine.wire.spares import ForkedProcess, take_spare
 
 _STDERR = 2
 #: What may be the cause where the system lets no process start.
@@ -86,23 +87,12 @@ class ChildProcess:
     def __init__(
         self, command: Sequence[str], arguments: Sequence[str] = (), fds: Sequence[int] = ()
     ) -> None:
-        ours, theirs = socket.socketpair()
-        # A process starts with its parent's mask: so not even its first moments can be interrupted.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
-        try:
-            with theirs:
-                self.process = subprocess.Popen(
-                    [*command, str(theirs.fileno()), *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=_STDERR,  # what a command prints is its own
-                    pass_fds=[theirs.fileno(), *fds],
-                    process_group=0,
-                )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        spare = None if fds else take_spare(command, arguments)
+        if spare is None:
+            self.process, ours = _start(command, arguments, fds)
+        else:
+            self.process, ours = spare.process, spare.channel
         self.connection = Connection(ours)
 
     @property
@@ -118,7 +108,7 @@ class ChildProcess:
         """Wait for its end; return whether it has ended."""
         try:
             self.process.wait(limit_s)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             return False
         return True
 
@@ -145,6 +135,30 @@ class ChildProcess:
             if not self.wait(times.leave_s):
                 self.kill()
                 self.wait(times.killed_s)
+
+
+def _start(
+    command: Sequence[str], arguments: Sequence[str], fds: Sequence[int]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process, and return it with the channel to it."""
+    ours, theirs = socket.socketpair()
+    # A process starts with its parent's mask: so not even its first moments can be interrupted.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,  # what a command prints is its own
+                pass_fds=[theirs.fileno(), *fds],
+                process_group=0,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process, ours
 
 
 def channel_to_owner() -> Connection:
