@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hotshoe.slots.base import Decision
 from hotshoe.types import CacheLayout, StepHandle, StepPlan
+from hotshoe.types.pooling import PoolingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +38,7 @@ class WorkerInfo:
         free_bytes: Bytes that are free on the device, if that is known: no cache may take more.
         tasks: What the model can be asked for: "generate", "embed", "classify".
         hidden_size: Entries of the vectors that "embed" makes.
+        class_pooling: Which state of a text "classify" reads.
         has_logits: Whether tokens are sampled from logits. Without them, requests that ask for log
             probabilities or a grammar, or that favor or forbid single tokens, are refused.
     """
@@ -53,6 +55,7 @@ class WorkerInfo:
     has_logits: bool = True
     tasks: tuple[str, ...] = ("generate",)
     hidden_size: int = 0
+    class_pooling: PoolingKind = "last"
     caches: CacheLayout | None = None
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from hotshoe.layers import BuildContext, ForwardBatch
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.models.config import ModelConfig
+from hotshoe.types.pooling import PoolingKind
 from hotshoe.types.trees import DraftTree
 
 #: What a model can be asked for: the next token of a text, one vector of it, or its class.
@@ -72,6 +73,22 @@ class WideModel(Protocol):
     """
 
     entering_size: int
+
+
+@runtime_checkable
+class ClassifyingModel(Protocol):
+    """What a model has beside the above if its head for classes reads another state than the last.
+
+    Attributes:
+        class_pooling: Which.
+    """
+
+    class_pooling: PoolingKind
+
+
+def class_pooling(model: Model) -> PoolingKind:
+    """Return which state of a text a model's head for classes reads."""
+    return model.class_pooling if isinstance(model, ClassifyingModel) else "last"
 
 
 class DraftHead(Protocol):

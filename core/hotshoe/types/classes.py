@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hotshoe.types.pooling import Activation, Pooling
+from hotshoe.types.pooling import Activation, Pooling, PoolingKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +14,13 @@ class Classifier:
         activation: See `Pooling`; None where the logits themselves are the answer, as of rewards.
         separated: Of a pair of texts, the tokenizer's template says what stands between them;
             otherwise one follows the other at once.
+        kind: Which state of a text the head reads; of a decoder the last, which has seen all.
     """
 
     labels: tuple[str, ...]
     activation: Activation | None = None
     separated: bool = True
+    kind: PoolingKind = "last"
 
     @property
     def scores_pairs(self) -> bool:
@@ -26,8 +28,8 @@ class Classifier:
         return len(self.labels) == 1
 
     def pooling(self) -> Pooling:
-        """Return how the vectors are made: of the last token, which has seen all others."""
-        return Pooling("last", normalize=False, task="classify", activation=self.activation)
+        """Return how the vectors are made."""
+        return Pooling(self.kind, normalize=False, task="classify", activation=self.activation)
 
 
 @dataclass(slots=True)

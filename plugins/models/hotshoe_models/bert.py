@@ -39,10 +39,18 @@ DEFAULTS = {
 }
 #: Where RoBERTa's differ; its classes put the position of padding first.
 ROBERTA = {"vocab_size": 50265, "pad_token_id": 1}
+#: Where ELECTRA's differ.
+ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 #: Positions that RoBERTa's tokens do not have.
 OFFSET = 2
 #: Heads for words, and what models of vectors alone do not use.
-UNUSED = (r"^cls\.", r"^lm_head\.", r"^pooler\.", r"(^|\.)position_ids$")
+UNUSED = (
+    r"^cls\.",
+    r"^(discriminator|generator)_",
+    r"^lm_head\.",
+    r"^pooler\.",
+    r"(^|\.)position_ids$",
+)
 #: Names of norms in checkpoints of TensorFlow's days.
 OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
@@ -58,6 +66,14 @@ def build_roberta(config: ModelConfig, ctx: BuildContext) -> Encoder:
     if config.get("pad_token_id") != OFFSET - 1:
         raise refuse(config, "pad_token_id", f"counts positions from {OFFSET}, behind padding's")
     return Encoder(bert_spec(config, ctx, r"roberta\.", position_offset=OFFSET), ctx)
+
+
+def build_electra(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build ElectraModel."""
+    config = with_defaults(config, DEFAULTS | ELECTRA)
+    if config.size("embedding_size", config.size("hidden_size")) != config.size("hidden_size"):
+        raise refuse(config, "embedding_size", "is served where it is the hidden size")
+    return Encoder(bert_spec(config, ctx, r"electra\."), ctx)
 
 
 def bert_spec(

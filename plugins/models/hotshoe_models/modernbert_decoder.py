@@ -72,7 +72,7 @@ NAMES = WeightNames(
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build ModernBertDecoderForCausalLM."""
-    config = _with_bases(with_defaults(config, DEFAULTS))
+    config = with_bases(with_defaults(config, DEFAULTS))
     if activation(config, "classifier_activation") != "gelu":
         raise refuse(config, "classifier_activation", "knows only gelu")
     every = config.size("global_attn_every_n_layers", EVERY)
@@ -120,7 +120,7 @@ class ModernBertDecoder(DenseDecoder):
         return super().head(hidden, task)
 
 
-def _with_bases(config: ModelConfig) -> ModelConfig:
+def with_bases(config: ModelConfig) -> ModelConfig:
     """Return the configuration with how each type of layer rotates, as transformers writes it."""
     given = dict(mapping(config, "rope_parameters"))
     rope: dict[str, Any] = {}

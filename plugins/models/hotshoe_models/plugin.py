@@ -229,17 +229,28 @@ CLASSIFIERS = {
 }
 ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
 
-#: Models whose tokens see later ones too, and how many positions of theirs no token has.
-ENCODERS = {
-    "BertForMaskedLM": 0,
-    "BertModel": 0,
-    "CamembertModel": 2,
-    "RobertaModel": 2,
-    "XLMRobertaModel": 2,
+#: Models whose tokens see later ones too: what builds them, and how many positions no token has.
+_ENCODERS = {
+    "Bert": ("bert:build", 0),
+    "Camembert": ("bert:build_roberta", 2),
+    "DistilBert": ("distilbert:build", 0),
+    "Electra": ("bert:build_electra", 0),
+    "ModernBert": ("modernbert:build", 0),
+    "NomicBert": ("nomic_bert:build", 0),
+    "Roberta": ("bert:build_roberta", 2),
+    "XLMRoberta": ("bert:build_roberta", 2),
 }
-ARCHITECTURES |= {
-    name: f"hotshoe_models.bert:{'build_roberta' if offset else 'build'}"
-    for name, offset in ENCODERS.items()
+#: A head for words is not read. One for classes is built behind the encoder.
+ENCODER_CLASSIFIERS = {f"{name}ForSequenceClassification": f"{name}Model" for name in _ENCODERS}
+for _name, (_builder, _) in _ENCODERS.items():
+    ARCHITECTURES |= dict.fromkeys(
+        (f"{_name}Model", f"{_name}ForMaskedLM"), f"hotshoe_models.{_builder}"
+    )
+ARCHITECTURES |= dict.fromkeys(ENCODER_CLASSIFIERS, "hotshoe_models.encoder_heads:build")
+ENCODERS = {
+    f"{name}{use}": positions
+    for name, (_, positions) in _ENCODERS.items()
+    for use in ("Model", "ForMaskedLM", "ForSequenceClassification")
 }
 
 #: Positions of models whose published files may leave them out.

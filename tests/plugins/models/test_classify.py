@@ -126,9 +126,9 @@ def test_other_tasks_are_refused_with_the_remedy(tmp_path) -> None:
     with LLM(str(tmp_path), **OPTIONS) as llm:
         with pytest.raises(RequestError, match="generates no text; its tasks: classify"):
             llm.generate(TokensPrompt([3]), SamplingParams(max_tokens=2))
-        with pytest.raises(RequestError, match="--pooling last or mean"):
+        with pytest.raises(RequestError, match="--pooling last, mean, cls or max"):
             llm.embed(TokensPrompt([3]))
-        with pytest.raises(RequestError, match="--pooling last or mean"):
+        with pytest.raises(RequestError, match="--pooling last, mean, cls or max"):
             llm.score("a", "b")  # two classes say nothing of pairs
         with pytest.raises(RequestError, match="of task 'classify'"):
             llm.classify(TokensPrompt([3]), PoolingParams())

@@ -94,7 +94,7 @@ def test_a_model_without_an_output_matrix_generates_nothing(tmp_path) -> None:
 
 def test_a_model_that_does_not_say_how_is_told_how(tmp_path) -> None:
     model = save(tmp_path, "Llama", False)
-    refused = pytest.raises(RequestError, match="--pooling last or mean")
+    refused = pytest.raises(RequestError, match="--pooling last, mean, cls or max")
     with LLM(str(tmp_path), **OPTIONS) as llm, refused:
         llm.embed(TokensPrompt([1, 2]))
     with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:

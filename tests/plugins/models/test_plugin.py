@@ -310,15 +310,17 @@ def test_defaults_are_those_of_the_configuration_class(name):
 def test_every_architecture_is_documented():
     text = DOCS.read_text().partition("## Any other causal architecture")[0]
     documented = set(re.findall(r"`(\w+(?:ForCausalLM|ForConditionalGeneration|Model))`", text))
-    documented |= set(re.findall(r"`(\w+ForSequenceClassification)`", text))
+    others = "MaskedLM|SequenceClassification|TokenClassification"
+    documented |= set(re.findall(rf"`(\w+For(?:{others}))`", text))
     assert documented == set(plugin.ARCHITECTURES)
 
 
 def test_every_architecture_is_compared_with_transformers(variants):
-    """Of those that write text, and that the library has; see `test_end_to_end` for what runs, and
-    `test_classify` for those with classes."""
+    """Of those that write text, and that the library has; see `test_end_to_end` for what runs,
+    `test_classify` for those with classes, and `test_encoder` for encoders."""
     compared = {describe(variant)[0] for variant in variants.values() if variant.impl == "auto"}
     offered = plugin.ARCHITECTURES.keys() - plugin.COMPOSITES.keys() - plugin.CLASSIFIERS.keys()
+    offered -= plugin.ENCODERS.keys()
     there = {name for name in offered if not name.endswith("Model") and hasattr(transformers, name)}
     assert there - compared == set()
 

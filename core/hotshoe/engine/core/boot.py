@@ -108,7 +108,9 @@ def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
 def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
     setup, workers, found = core.setup, core.workers, core.info
     pooling = setup.pooling if "embed" in found.tasks else None
-    classifier = read_classifier(setup.model_config) if "classify" in found.tasks else None
+    classifier = None
+    if "classify" in found.tasks:
+        classifier = replace(read_classifier(setup.model_config), kind=found.class_pooling)
     return EngineInfo(
         config=setup.config,
         model_path=str(setup.model_config.path),

@@ -1,0 +1,175 @@
+"""Vectors and classes of every family of encoders equal those of transformers."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from tests.plugins.models.test_bert import (
+    OPTIONS,
+    POOLED,
+    PROMPTS,
+    SEPARATOR,
+    close,
+    modules,
+    save,
+    states,
+)
+
+from hotshoe import LLM, PoolingParams, TokensPrompt
+from hotshoe.errors import CheckpointError
+from hotshoe_models import bert, distilbert, modernbert, nomic_bert
+from hotshoe_models.plugin import ENCODER_CLASSIFIERS, ENCODERS
+
+#: Short windows, so that texts are longer.
+MODERN = {
+    "num_hidden_layers": 3,
+    "local_attention": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
+DISTIL = {"dim": 64, "hidden_dim": 96, "n_layers": 2, "n_heads": 4}
+VALUES = {
+    "DistilBert": DISTIL,
+    "Electra": {"embedding_size": 64},
+    "ModernBert": MODERN,
+    "NomicBert": {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+}
+FAMILIES = [name.removesuffix("ForSequenceClassification") for name in ENCODER_CLASSIFIERS]
+VARIANTS = [
+    ("DistilBert", {"activation": "relu"}),
+    ("Electra", {}),
+    ("ModernBert", {}),
+    ("ModernBert", {"attention_bias": True, "mlp_bias": True, "norm_bias": True}),
+    ("ModernBert", {"local_attention": 200, "num_hidden_layers": 2}),
+    ("NomicBert", {}),
+    ("NomicBert", {"hidden_act": "gelu", "type_vocab_size": 1}),
+]
+ATOL = 1e-4
+
+
+@torch.inference_mode()
+def logits(model, prompt, types=None):
+    more = {} if types is None else {"token_type_ids": torch.tensor([types])}
+    return model(torch.tensor([prompt]), **more).logits[0]
+
+
+def made(path, family, cls="Model", **values):
+    return save(path, family, cls, **VALUES.get(family, {}) | values)
+
+
+@pytest.mark.parametrize(("family", "values"), VARIANTS, ids=str)
+def test_vectors_are_those_of_transformers(tmp_path, family, values) -> None:
+    model = made(tmp_path, family, **values)
+    modules(tmp_path, "pooling_mode_mean_tokens")
+    with LLM(str(tmp_path), max_num_batched_tokens=70, max_num_seqs=3, **OPTIONS) as llm:
+        found = llm.embed([TokensPrompt(p) for p in PROMPTS])
+    for prompt, output in zip(PROMPTS, found, strict=True):
+        with torch.inference_mode():
+            hidden = model(torch.tensor([prompt])).last_hidden_state[0]
+        wanted = POOLED["pooling_mode_mean_tokens"](hidden)
+        close(output.embedding, wanted / wanted.norm(), 2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classes_are_those_of_transformers(tmp_path, family) -> None:
+    model = made(tmp_path, family, "ForSequenceClassification", num_labels=3)
+    params = PoolingParams(task="classify", use_activation=False)
+    with LLM(str(tmp_path), max_num_batched_tokens=70, max_num_seqs=3, **OPTIONS) as llm:
+        assert llm.engine.info.tasks == ("classify",)
+        found = llm.classify([TokensPrompt(p) for p in PROMPTS], params)
+    for prompt, output in zip(PROMPTS, found, strict=True):
+        close(output.probs, logits(model, prompt), ATOL)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_modernbert_says_which_state_its_head_reads(tmp_path, pooling) -> None:
+    values = {"classifier_pooling": pooling, "classifier_bias": True, "norm_bias": True}
+    values |= {"classifier_activation": "silu", "num_labels": 2}
+    model = made(tmp_path, "ModernBert", "ForSequenceClassification", **values)
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        [output] = llm.classify(TokensPrompt(PROMPTS[1]))
+    close(output.probs, logits(model, PROMPTS[1]).softmax(0), ATOL)
+
+
+def test_a_model_of_pairs_gives_the_second_text_its_type(tmp_path) -> None:
+    values = {"num_labels": 1, "sep_token_id": SEPARATOR}
+    model = made(tmp_path, "Bert", "ForSequenceClassification", **values)
+    pair = [1, 5, 6, SEPARATOR, 7, 8, 9, SEPARATOR]
+    with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:
+        assert llm.engine.info.tasks == ("classify", "embed")
+        [output] = llm.classify(TokensPrompt(pair))
+        [vector] = llm.embed(TokensPrompt(pair), PoolingParams(normalize=False))
+    types = [0] * 4 + [1] * 4
+    close(output.probs, logits(model, pair, types).sigmoid(), ATOL)
+    close(vector.embedding, states(model.bert, pair, types).mean(0), ATOL)
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("Bert", bert.DEFAULTS),
+        ("Electra", bert.DEFAULTS | bert.ELECTRA),
+        ("Roberta", bert.DEFAULTS | bert.ROBERTA),
+        ("DistilBert", distilbert.DEFAULTS),
+        ("NomicBert", nomic_bert.DEFAULTS),
+        ("ModernBert", modernbert.DEFAULTS),
+    ],
+)
+def test_defaults_are_those_of_the_configuration_class(name, defaults) -> None:
+    config = getattr(transformers, f"{name}Config")()
+    made_up = {"position_embedding_type": "absolute", "layer_types": None, "rope_parameters": None}
+    own = {key: getattr(config, key, None) for key in defaults}
+    assert own | {k: v for k, v in made_up.items() if k in defaults} == defaults
+
+
+def test_every_encoder_is_tested() -> None:
+    heads = {name.partition("For")[0].removesuffix("Model") for name in ENCODERS}
+    assert heads == set(FAMILIES)
+
+
+def test_nomic_publishes_other_keys(tmp_path) -> None:
+    model = made(tmp_path, "NomicBert")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "architectures": ["NomicBertModel"],
+                "activation_function": "swiglu",
+                "n_embd": 64,
+                "n_layer": 2,
+                "n_head": 4,
+                "n_inner": 96,
+                "n_positions": 64,
+                "layer_norm_epsilon": 1e-12,
+                "rotary_emb_base": 50,
+                "type_vocab_size": 2,
+                "vocab_size": config["vocab_size"],
+            }
+        )
+    )
+    with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:
+        [output] = llm.embed(TokensPrompt(PROMPTS[1]), PoolingParams(normalize=False))
+    close(output.embedding, states(model, PROMPTS[1]).mean(0), ATOL)
+
+
+@pytest.mark.parametrize(
+    ("family", "values", "message"),
+    [
+        ("ModernBert", {"classifier_pooling": "max"}, "knows only cls and mean"),
+        ("ModernBert", {"classifier_activation": "glu"}, "knows only gelu"),
+        ("Electra", {"embedding_size": 32}, "where it is the hidden size"),
+        ("NomicBert", {"head_dim": 8}, "has 64 channels for 4 heads"),
+        ("NomicBert", {"activation_function": "gelu"}, "is served with swiglu"),
+        ("NomicBert", {"qkv_proj_bias": True}, "is served without it"),
+        ("NomicBert", {"rotary_scaling_factor": 2.0}, "is served without it"),
+        ("NomicBert", {"rotary_emb_fraction": 0.5}, "rotates whole heads"),
+    ],
+)
+def test_refusals(tmp_path, family, values, message) -> None:
+    made(tmp_path, family, "ForSequenceClassification")
+    with pytest.raises(CheckpointError, match=message):
+        LLM(str(tmp_path), hf_overrides=values, **OPTIONS)
