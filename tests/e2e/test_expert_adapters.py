@@ -13,6 +13,10 @@ from tests.e2e.test_adapters import COUNT, PROMPTS, params
 
 from hotshoe import LLM, TokensPrompt
 from hotshoe.errors import CheckpointError
+from hotshoe.layers import Changes
+from hotshoe.runner.graphs import Recordings
+from hotshoe.slots import GraphSpec
+from hotshoe.slots.reference.moe import Moe
 
 EXPERTS, HIDDEN, INNER, RANK, SCALE = 4, 32, 24, 3, 2.0
 SIZES = {
@@ -146,6 +150,51 @@ def test_experts_with_adapters_and_without_share_steps(made, kernel: str) -> Non
             )
             found = [result.outputs[0].token_ids for result in results]
             assert found == [wanted[name][index] for name, index in pairs]
+
+
+@pytest.mark.parametrize("recordable", [True, False])
+def test_steps_are_recorded_once_such_an_adapter_came(made, monkeypatch, recordable: bool) -> None:
+    """By the reference, which runs what others record. Experts that may ask the device for numbers
+    are in no recording."""
+    root, wanted = made
+    replayed: list[Recordings] = []
+
+    def note(recordings: Recordings, size: int) -> torch.Tensor:
+        replayed.append(recordings)
+        return replay(recordings, size)
+
+    replay = Recordings.replay
+    monkeypatch.setattr(Recordings, "replay", note)
+    monkeypatch.setattr(Moe, "recordable", recordable, raising=False)
+    every = (GraphSpec(4, pieces=True), "")
+    monkeypatch.setattr("hotshoe.runner.worker.recordable", lambda *_: every)
+    with open_engine(root, kernel={"moe": "reference", "graph": "reference"}) as llm:
+        runner = llm.engine.core.workers.main.execute.runner
+        of = {changes: {runner._decodes[changes], runner._mixed[changes]} for changes in Changes}
+
+        def check(names) -> None:
+            replayed.clear()
+            pairs = [(name, index) for index in range(len(PROMPTS)) for name in names]
+            results = llm.generate(
+                [TokensPrompt(PROMPTS[index]) for _, index in pairs],
+                [params(name) for name, _ in pairs],
+            )
+            found = [result.outputs[0].token_ids for result in results]
+            assert found == [wanted[name][index] for name, index in pairs]
+
+        check([None])
+        assert set(replayed) == of[Changes.NOTHING]
+        for form in FORMS:
+            llm.load_adapter(form, root / form)
+        check(FORMS)
+        assert set(replayed) == (of[Changes.EXPERTS] if recordable else set())
+        check([None, *FORMS])
+        assert set(replayed) & of[Changes.EXPERTS] or not recordable
+        llm.sleep(2)
+        llm.wake_up()
+        runner = llm.engine.core.workers.main.execute.runner
+        check(FORMS)
+        assert (runner._decodes[Changes.EXPERTS] in replayed) == recordable
 
 
 def test_two_ranks_divide_experts_with_adapters(made) -> None:

@@ -1,7 +1,7 @@
 """Building blocks of models. Each asks a slot for its operation; none knows any hardware."""
 
 from hotshoe.layers.activation import GatedActivation
-from hotshoe.layers.adapters import AdapterLimits, AdapterTable
+from hotshoe.layers.adapters import AdapterLimits, AdapterTable, Changes
 from hotshoe.layers.attention import Attention, QkNorm
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.compressed import (
@@ -51,6 +51,7 @@ __all__ = [
     "Attention",
     "BuildContext",
     "CacheLayer",
+    "Changes",
     "CompressedAttention",
     "Compressor",
     "CompressorNames",

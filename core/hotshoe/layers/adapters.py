@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
-from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Landing, Piece
-from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
+from hotshoe.layers.magnitudes import Gain
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LoraOp, LoraSpec, LoraTokens, TransferOp
+from hotshoe.slots import LoraTokens, TransferOp
 from hotshoe.slots.reference.lora import tokens_of
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from hotshoe.layers.context import BuildContext
+    from hotshoe.layers.expert_adapters import AdaptedExperts
 
 
 class Factors(NamedTuple):
@@ -57,18 +57,31 @@ class AdapterLimits:
     targets: tuple[str, ...] = ()
 
 
+class Changes(IntEnum):
+    """What adapters change of a step; each number includes those before.
+
+    A recording serves steps of one number. None knows what is `APART`: magnitudes, the ends of the
+    model, experts whose operation cannot be recorded.
+    """
+
+    NOTHING = 0
+    LINEAR = 1
+    EXPERTS = 2
+    APART = 3
+
+
 class Use(NamedTuple):
     """Which adapter each token of a step has.
 
     Attributes:
         tokens: On the device.
         host: The places of tokens on the host.
-        apart: Some adapter has what no recording knows: magnitudes, or an end of the model.
+        changes: What the adapters of all tokens change.
     """
 
     tokens: LoraTokens
     host: Tensor
-    apart: bool = False
+    changes: Changes
 
 
 class Adapted(Protocol):
@@ -118,125 +131,6 @@ def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank:
         )
 
 
-class AdaptedLinear:
-    """What adapters add to one product of stacked matrices: this rank's part.
-
-    Args:
-        ctx: The build context.
-        table: Who has adapters.
-        shares: Name, size and this rank's part of each matrix, in the order of y.
-        in_features: Columns of the whole matrices.
-        spec: The product's sizes on this rank.
-        base: The product.
-    """
-
-    def __init__(
-        self,
-        ctx: BuildContext,
-        table: AdapterTable,
-        shares: Sequence[tuple[str, int, Share]],
-        in_features: int,
-        spec: LoraSpec,
-        base: Base,
-    ) -> None:
-        self._op: LoraOp = ctx.selector.choose("lora", spec)
-        self._table, self._shares, self._in_features = table, shares, in_features
-        self._rank = spec.rank // len(shares)
-        shape, place = (spec.max_adapters, spec.rank), (ctx.torch_dtype, ctx.device)
-        self._a = torch.zeros(*shape, spec.in_features, dtype=place[0], device=place[1])
-        self._b = torch.zeros(*shape, spec.out_features, dtype=place[0], device=place[1])
-        self._base = base
-        self._gains: Gains | None = None  # until an adapter has magnitudes
-        self.nbytes = self._a.nbytes + self._b.nbytes
-        for index, (name, _, _) in enumerate(shares):
-            table.layers[name] = (self, index)
-
-    def __call__(self, y: Tensor, x: Tensor) -> None:
-        """Add to y [num_tokens, out_features], in place, what the step's adapters make of x."""
-        if self._table.uses:
-            use = self._table.uses[len(x)]
-            self._op(y, x, self._a, self._b, use.tokens)
-            if use.apart and self._gains is not None:
-                self._gains(y, use.tokens.places)
-
-    def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
-        """Refuse factors of another shape.
-
-        Raises:
-            CheckpointError: They do not fit the matrix, or their rank is above the limit.
-        """
-        size = self._shares[index][1]
-        if factors.whole is not None:
-            raise CheckpointError(
-                f"the adapter has a whole {name} (modules_to_save), which is served of embeddings "
-                "and output matrices alone"
-            )
-        check_factors(name, factors, (self._in_features, size), max_rank)
-        if factors.magnitude is None:
-            return
-        if factors.magnitude.shape != (size,):
-            raise CheckpointError(
-                f"the adapter's magnitudes of {name} have shape {list(factors.magnitude.shape)}, "
-                f"but this model's matrix has {size} outputs; it was made for another model"
-            )
-        if self._base.spec.activation is not None:  # what it makes of unit vectors is not W
-            raise CheckpointError(
-                f"the adapter has a magnitude (DoRA) of {name}, whose product quantizes its input; "
-                "choose a quantization of weights alone, or an adapter without magnitudes"
-            )
-
-    def own_part(self, index: int, factors: Factors) -> Factors:
-        """Return copies of this rank's part of both factors, in the type of y; b is scaled."""
-        share = self._shares[index][2]
-        a = factors.a[:, share.columns]
-        b = torch.cat([factors.b[rows] for rows in share.rows]).float() * factors.scale
-        a, b = (t.to(self._a.dtype, copy=True) for t in (a, b))
-        if factors.magnitude is None:
-            return Factors(a, b)
-        return Factors(a, b, torch.cat([factors.magnitude[rows] for rows in share.rows]).float())
-
-    def measure(self, parts: Mapping[int, Factors]) -> dict[int, Gain]:
-        """Return what the magnitudes of an adapter scale, by the index of the matrix.
-
-        All ranks call this alike, as each may have some columns alone.
-        """
-        if self._gains is None:
-            self._gains = Gains(self._base, len(self._a), str(self._a.device))
-        lows = []
-        for index, (a, b, magnitude, *_) in parts.items():
-            assert magnitude is not None
-            lows.append(Low(self._rows(index, len(b)), a, b, magnitude))
-        return dict(zip(parts, self._gains.measure(lows), strict=True))
-
-    def settle(self) -> None:
-        """Forget the weights, which have changed."""
-        if self._gains is not None:
-            self._gains.settle()
-
-    def _rows(self, index: int, count: int) -> slice:
-        """Return where a matrix's first outputs lie among all."""
-        before = sum(share.num_rows for _, _, share in self._shares[:index])
-        return slice(before, before + count)
-
-    def pieces(self, index: int, factors: Factors) -> Sequence[Piece]:
-        """Return where the rows of one matrix's factors lie, and their numbers.
-
-        Rows of b are those of all stacked matrices, with zeros for the others.
-        """
-        first, rank = index * self._rank, len(factors.a)
-        b = factors.b.new_zeros(rank, self._b.shape[2])
-        b[:, self._rows(index, len(factors.b))] = factors.b.T
-        rows = slice(first, first + rank)
-        targets = (held[:, rows].view(len(held), -1) for held in (self._a, self._b))
-        return list(zip(targets, (factors.a.flatten(), b.flatten()), strict=True))
-
-    def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None:
-        """Take what `pieces` does not have of one matrix: its magnitudes."""
-        if self._gains is not None:
-            size = self._shares[index][2].num_rows if gain is None else len(gain.factor)
-            self._gains.put(place, self._rows(index, size), gain)
-
-
 class AdapterTable:
     """All adapters of a model, by the name that they were loaded under.
 
@@ -244,7 +138,9 @@ class AdapterTable:
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: The adapter of each token in the present step, by the number of rows that a layer
             may get; empty for a step without adapters.
-        eager: Names of matrices whose adapters no recording knows: of experts and both ends.
+        changes: What adapters of a matrix change, by its name, where that is no linear layer;
+            experts of other ranks are among them.
+        mixtures: Those that recorded steps may stop in.
         stacks: By a name for all experts of a layer: what splits factors of all of them.
         shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
         is_elsewhere: Tells whether other stages have a tensor.
@@ -257,8 +153,9 @@ class AdapterTable:
         self.uses: dict[int, Use] = {}
         self._stored: dict[str, dict[str, Factors]] = {}
         self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
-        self._apart: set[str] = set()  # adapters that have what no recording knows
-        self.eager: set[str] = set()
+        self._changes: dict[str, Changes] = {}  # by adapter
+        self.changes: dict[str, Changes] = {}
+        self.mixtures: list[AdaptedExperts] = []
         self.stacks: dict[str, Stacked] = {}
         self.shared: set[str] = set()
         self.is_elsewhere: Callable[[str], bool] = lambda name: False
@@ -287,30 +184,9 @@ class AdapterTable:
                     f"{did_you_mean(name, self._known)}"
                 )
 
-    def adapt(
-        self,
-        ctx: BuildContext,
-        shares: Sequence[tuple[str, int, Share]],
-        in_features: int,
-        base: Base,
-    ) -> AdaptedLinear:
-        """Register a linear layer, and return the operation that adds its adapters' part.
-
-        Raises:
-            MemoryLimitError: All places of adapters together need more than the device has.
-        """
-        self.is_elsewhere = ctx.weights.is_elsewhere
-        rank = self.limits.max_rank * len(shares)
-        sizes = (base.spec.in_features, base.spec.out_features)
-        parts = tuple(share.num_rows for _, _, share in shares)
-        spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype, parts)
-        numbers = rank * sum(sizes)
-        landing = self._landing.grow(numbers, ctx.torch_dtype, ctx.device)
-        places = self.limits.max_adapters * numbers * ctx.torch_dtype.itemsize
-        self.take(places + landing, ctx.selector.facts)
-        layer = AdaptedLinear(ctx, self, shares, in_features, spec, base)
-        ctx.weight_bytes.append(lambda: layer.nbytes + landing)
-        return layer
+    def land(self, numbers: int, dtype: torch.dtype, device: str) -> int:
+        """Let a layer's part of an adapter come by `pieces`; return the bytes that this takes."""
+        return self._landing.grow(numbers, dtype, device)
 
     def take(self, nbytes: int, facts: DeviceFacts) -> None:
         """Count memory that a layer is about to take for places of adapters.
@@ -344,6 +220,9 @@ class AdapterTable:
                     "name it there"
                 )
             known = matrix in self.layers
+            if matrix in self.changes and not known:  # which all ranks hear of
+                found[matrix] = pair
+                continue
             if self.is_elsewhere(f"{matrix}.weight") or (matrix in self.shared and not known):
                 continue
             if not known:
@@ -370,23 +249,41 @@ class AdapterTable:
             name: Of the adapter.
             factors: From `own`.
         """
+        found = {self.changes.get(matrix, Changes.LINEAR) for matrix in factors}
+        if Changes.EXPERTS in found:
+            self._open_mixtures()
         stored, pieces = {}, list[Piece]()
         for matrix, pair in factors.items():
+            if matrix not in self.layers:
+                continue
             layer, index = self.layers[matrix]
             part = layer.own_part(index, pair)
-            found = layer.pieces(index, part)
-            pieces += found
-            if not found or part.magnitude is not None:
+            placed = layer.pieces(index, part)
+            pieces += placed
+            if not placed or part.magnitude is not None:
                 stored[matrix] = part
         gains = self._measure(stored)
         self.drop(name)
-        if gains or any(matrix in self.eager for matrix in stored):
-            self._apart.add(name)
+        self._changes[name] = Changes.APART if gains else max(found, default=Changes.LINEAR)
         self._stored[name] = stored
         kind = tuple((matrix, len(pair.a)) for matrix, pair in factors.items())
         self._landing.keep(name, kind, pieces)
         if gains:
             self._gains[name] = gains
+
+    def _open_mixtures(self) -> None:
+        """Take memory for adapters of experts, in all mixtures or in none.
+
+        Raises:
+            MemoryLimitError: The device has less.
+        """
+        try:
+            for mixture in self.mixtures:
+                mixture.open()
+        except BaseException:
+            for mixture in self.mixtures:
+                mixture.shut()
+            raise
 
     def _measure(self, stored: Mapping[str, Factors]) -> dict[str, Gain]:
         """Return what an adapter's magnitudes scale, by matrix; a product's matrices together."""
@@ -414,13 +311,13 @@ class AdapterTable:
         self._stored.pop(name, None)
         self._landing.drop(name)
         self._gains.pop(name, None)
-        self._apart.discard(name)
+        self._changes.pop(name, None)
         self._places.pop(name, None)
 
     def begin(
         self, names: Sequence[str | None], counts: Sequence[int], sample_at: Tensor, device: str
-    ) -> bool:
-        """Bring a step's adapters onto the device; tell whether there are any.
+    ) -> Changes:
+        """Bring a step's adapters onto the device; tell what they change.
 
         Args:
             names: Of each request's adapter; at most `max_adapters` different ones.
@@ -431,18 +328,18 @@ class AdapterTable:
         self.uses = {}
         wanted = list(dict.fromkeys(name for name in names if name is not None))
         if not wanted:
-            return False
+            return Changes.NOTHING
         for name in wanted:
             self._place_of(name, wanted)
         of_request = [-1 if name is None else self._places[name] for name in names]
         places = torch.repeat_interleave(
             torch.tensor(of_request, dtype=torch.int32), torch.tensor(counts)
         )
-        apart = not self._apart.isdisjoint(wanted)
+        changes = max(self._changes[name] for name in wanted)
         for some in (places[sample_at], places) if len(sample_at) < len(places) else (places,):
             tokens = tokens_of(some, self.limits.max_adapters, device)
-            self.uses[len(some)] = Use(tokens, some, apart)
-        return True
+            self.uses[len(some)] = Use(tokens, some, changes)
+        return changes
 
     def reserve(self, num_tokens: int, device: str, transfer: TransferOp | None = None) -> None:
         """Take memory at fixed addresses for recorded steps of up to `num_tokens` tokens, and for
@@ -452,14 +349,15 @@ class AdapterTable:
         nobody = torch.full((num_tokens,), -1, dtype=torch.int32)
         self._recorded = tokens_of(nobody, self.limits.max_adapters, device)
 
-    def pad(self, size: int) -> bool:
+    def pad(self, size: int, changes: Changes) -> None:
         """Write the adapter of each token of the present step for a recording of `size` tokens.
 
-        Tokens behind those of the step have no adapter. Returns False if an adapter of the step
-        cannot be recorded.
+        Tokens behind those of the step have no adapter.
+
+        Args:
+            size: Of the recording.
+            changes: What the recording lets adapters change.
         """
-        if any(use.apart for use in self.uses.values()):
-            return False
         (places, order, starts, _), own = self._recorded, max(self.uses, default=0)
         places.fill_(-1)
         starts.zero_()
@@ -469,8 +367,12 @@ class AdapterTable:
             starts.copy_(tokens.starts)
         every = range(self.limits.max_adapters)
         tokens = LoraTokens(places[:size], order[:size], starts, every)
-        self.uses[size] = Use(tokens, places[:0])
-        return True
+        self.uses[size] = Use(tokens, places[:0], changes)
+
+    def recordable(self) -> tuple[Changes, ...]:
+        """Return what adapters that are loaded may change of a step that is recorded."""
+        experts = all(mixture.is_open for mixture in self.mixtures) and bool(self.mixtures)
+        return (Changes.NOTHING, Changes.LINEAR, *((Changes.EXPERTS,) if experts else ()))
 
     def _place_of(self, name: str, wanted: Sequence[str]) -> None:
         """Bring an adapter into a place on the device, and record its use."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import Factors, Use, check_factors
+from hotshoe.layers.adapters import Changes, Factors, Use, check_factors
 from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.split import Split
@@ -62,7 +62,7 @@ class AdaptedEnd:
         self._held: dict[str, Tensor] = {}  # [max_adapters, *shape] of each that was needed
         self._wholes: set[int] = set()  # places
         table.layers[name] = (self, 0)
-        table.eager.add(name)
+        table.changes[name] = Changes.APART
         ctx.weight_bytes.append(lambda: sum(held.nbytes for held in self._held.values()))
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
@@ -172,7 +172,7 @@ class AdaptedEmbedding(AdaptedEnd):
     def __call__(self, y: Tensor, ids: Tensor) -> None:
         """Change y [num_tokens, hidden_size], made of ids [num_tokens], in place."""
         use = self._table.uses.get(len(ids))
-        if use is None or not use.apart:
+        if use is None or use.changes != Changes.APART:
             return
         if "a" in self._held:
             rows = self._held["a"][use.tokens.places.clamp(min=0).long(), ids.long()]
@@ -222,7 +222,7 @@ class AdaptedLogits(AdaptedEnd):
     def __call__(self, y: Tensor, x: Tensor) -> None:
         """Change y [n, outputs] float32, made of x [n, hidden_size], in place."""
         use = self._table.uses.get(len(x))
-        if use is None or not use.apart:
+        if use is None or use.changes != Changes.APART:
             return
         if "a" in self._held:
             more = torch.zeros(y.shape, dtype=self._dtype, device=self._device)

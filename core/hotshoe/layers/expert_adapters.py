@@ -1,10 +1,10 @@
 """Adapters of experts: what they add to both products of each expert, beside slot `moe`.
 
 Operations that multiply, gate and add up in one call leave no room between their products. So a
-step with such adapters asks for `AdaptableMoeOp.adapted`, which calls back between them, and
-is not recorded; where an operation has nothing of the kind, such adapters are refused. Slot `lora`
-adds them, by places that each stand for an adapter's part of one expert. They take memory on the
-device when the first one is loaded.
+step with such adapters asks for `AdaptableMoeOp.adapted`, which calls back between them; where an
+operation has nothing of the kind, such adapters are refused. Slot `lora` adds them, by places that
+each stand for an adapter's part of one expert. They take memory on the device when the first one is
+loaded. From then on steps are recorded with them, if no operation asks the device for anything.
 """
 
 from __future__ import annotations
@@ -16,12 +16,20 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import Factors, Use, check_factors
+from hotshoe.layers.adapters import Changes, Factors, Use, check_factors
 from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
-from hotshoe.slots import AdaptableMoeOp, LinearSpec, LoraOp, LoraSpec, MoeOp, MoeSpec
-from hotshoe.slots.reference.lora import ordered
+from hotshoe.slots import (
+    AdaptableMoeOp,
+    LinearSpec,
+    LoraOp,
+    LoraSpec,
+    LoraTokens,
+    MoeOp,
+    MoeSpec,
+    RecordableMoeOp,
+)
 
 if TYPE_CHECKING:
     from hotshoe.layers.context import BuildContext
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Name, size and this rank's part of a matrix.
 Named = tuple[str, int, Share]
+#: Added to any place of an adapter, gives a number below 0.
+NOWHERE = -(1 << 30)
 
 
 class AdaptedExperts:
@@ -43,6 +53,7 @@ class AdaptedExperts:
         experts: Of each expert here its number, the matrices of its first product and the second.
         modules: How adapters call all experts of the mixture together.
         interleaved: Rows of gate and up take turns in tensors of all experts.
+        elsewhere: Names of the matrices of experts that other ranks have.
         moves: Experts move between ranks.
     """
 
@@ -54,6 +65,7 @@ class AdaptedExperts:
         experts: Sequence[tuple[int, Sequence[Named], Named]],
         modules: Iterable[str],
         interleaved: bool,
+        elsewhere: Iterable[str],
         moves: bool,
     ) -> None:
         assert ctx.adapters is not None
@@ -66,9 +78,15 @@ class AdaptedExperts:
         self._hidden, self._inner = hidden, self._rows // (1 + spec.gated)
         self._held: dict[str, Tensor] = {}  # a and b of both products, once any is needed
         self._products: dict[str, tuple[LoraSpec, LoraOp]] = {}
+        recordable = isinstance(op, RecordableMoeOp) and op.recordable
         for product, side, count in (("gate_up", spec.gate_up, len(first)), ("down", spec.down, 1)):
             lora = self._lora(side, count)
             self._products[product] = lora, ctx.selector.choose("lora", lora)
+            recordable &= ctx.selector.decisions["lora", lora].native  # the reference may wait
+        self._owners: Tensor | None = None
+        if spec.held is not None:  # behind the last place are experts of other ranks
+            owners = (*range(spec.held), NOWHERE)
+            self._owners = torch.tensor(owners, dtype=torch.int32, device=self._device)
         self._matrices = [
             (place, side, matrix)
             for place, (_, first, second) in enumerate(experts)
@@ -76,7 +94,10 @@ class AdaptedExperts:
         ]
         for index, (_, _, (name, _, _)) in enumerate(self._matrices):
             self._table.layers[name] = (self, index)
-            self._table.eager.add(name)
+            self._table.changes[name] = Changes.EXPERTS if recordable else Changes.APART
+        if recordable:
+            self._table.mixtures.append(self)
+            self._table.changes |= dict.fromkeys(elsewhere, Changes.EXPERTS)
         for module in modules:
             self._table.stacks[module] = self
         ctx.weight_bytes.append(lambda: sum(held.nbytes for held in self._held.values()))
@@ -159,13 +180,23 @@ class AdaptedExperts:
 
     def own_part(self, index: int, factors: Factors) -> Factors:
         """Return copies of this rank's part, and take memory for its like on the device."""
-        self._reserve()
+        self.open()
         share = self._matrices[index][2][2]
         b = torch.cat([factors.b[rows] for rows in share.rows]).float() * factors.scale
         a = factors.a[:, share.columns]
         return Factors(a.to(self._dtype, copy=True), b.to(self._dtype, copy=True))
 
-    def _reserve(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether there is memory for factors on the device."""
+        return bool(self._held)
+
+    def open(self) -> None:
+        """Take memory for the factors of all adapters, once.
+
+        Raises:
+            MemoryLimitError: The device has less.
+        """
         if self._held:
             return
         shapes = {
@@ -175,8 +206,15 @@ class AdaptedExperts:
         }
         numbers = sum(torch.Size(shape).numel() for shape in shapes.values())
         self._table.take(numbers * self._dtype.itemsize, self._facts)
-        for name, shape in shapes.items():
-            self._held[name] = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        self._held = {
+            name: torch.zeros(shape, dtype=self._dtype, device=self._device)
+            for name, shape in shapes.items()
+        }
+
+    def shut(self) -> None:
+        """Give the memory back."""
+        self._table.take(-sum(held.nbytes for held in self._held.values()), self._facts)
+        self._held = {}
 
     def measure(self, parts: Mapping[int, Factors]) -> dict[int, Gain]:
         """Do nothing: there are no magnitudes."""
@@ -224,25 +262,52 @@ class AdaptedExperts:
             slice(side * width, width + side * width),
         )
 
-    def of(self, num_tokens: int) -> Use | None:
-        """Return who uses what in a step of so many tokens, if adapters may change experts."""
+    def of(self, num_tokens: int) -> Between | None:
+        """Return what changes the products of a step of so many tokens, if an adapter may."""
         use = self._table.uses.get(num_tokens)
-        return use if use is not None and use.apart and self._held else None
+        if use is None or use.changes < Changes.EXPERTS or not self._held:
+            return None
+        return Between(self, use)
 
-    def add(
-        self, use: Use, name: str, y: Tensor, x: Tensor, tokens: Tensor, experts: Tensor
-    ) -> None:
-        """Add to y, in place, what adapters make of x; see `hotshoe.slots.ProductChange`.
+    def places(self, use: Use, tokens: Tensor, experts: Tensor) -> LoraTokens:
+        """Return the place of each row's adapter and expert together, found on the device.
 
         Args:
-            use: From `of`.
+            use: Of the step.
+            tokens, experts: See `hotshoe.slots.ProductChange`.
         """
-        spec, op = self._products[name]
-        count, adapters = len(self._experts), use.tokens.places[tokens]
-        there = (adapters >= 0) & (experts < count)
-        places = torch.where(there, adapters * count + experts, -1).to(torch.int32)
+        spec, _ = self._products["gate_up"]
+        owners = experts if self._owners is None else self._owners[experts]
+        # Without an adapter the sum is below 0, as is that of an expert which is elsewhere.
+        places = torch.add(owners, use.tokens.places[tokens], alpha=len(self._experts))
+        places = places.to(torch.int32)
+        nothing = places.new_empty(0)
+        return LoraTokens(places, nothing, nothing, range(spec.max_adapters))
+
+    def add(self, name: str, y: Tensor, x: Tensor, tokens: LoraTokens) -> None:
+        """Add to y, in place, what adapters make of x.
+
+        Args:
+            name, y, x: See `hotshoe.slots.ProductChange`.
+            tokens: From `places`.
+        """
         a, b = (self._held[f"{name}.{kind}"] for kind in "ab")
-        op(y, x, a, b, ordered(places, spec.max_adapters))
+        self._products[name][1](y, x, a, b, tokens)
+
+
+class Between:
+    """What the adapters of a step make of one mixture; see `hotshoe.slots.ProductChange`."""
+
+    def __init__(self, experts: AdaptedExperts, use: Use) -> None:
+        self._experts, self._use = experts, use
+        self._places: LoraTokens | None = None
+
+    def __call__(self, name: str, y: Tensor, x: Tensor, tokens: Tensor, experts: Tensor) -> None:
+        """Add to y, in place; both products of the same rows have the same places."""
+        if name == "gate_up":
+            self._places = self._experts.places(self._use, tokens, experts)
+        assert self._places is not None
+        self._experts.add(name, y, x, self._places)
 
 
 def adapted_experts(
@@ -276,4 +341,6 @@ def adapted_experts(
     names = [name for _, first, second in found for name, *_ in (*first, second)]
     if not ctx.adapters.takes((*names, *modules)):
         return None
-    return AdaptedExperts(ctx, spec, op, found, modules, interleaved, held.moves)
+    others = held.others(mixture.num_experts) if held.placement is not None else ()
+    elsewhere = [name for number in others for name in mixture.matrices_of(prefix, number)]
+    return AdaptedExperts(ctx, spec, op, found, modules, interleaved, elsewhere, held.moves)

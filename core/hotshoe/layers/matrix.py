@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import AdaptedLinear
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import (
     PLAIN,
@@ -24,6 +23,7 @@ from hotshoe.layers.formats import (
     bias_spec,
     stored_alike,
 )
+from hotshoe.layers.linear_adapters import AdaptedLinear, adapted_linear
 from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
@@ -168,7 +168,7 @@ class Matrix:
         divided = self.spec.in_features < self._in_features
         total = ctx.communicator.all_reduce if divided and ctx.communicator else None
         base = Base(op, self.spec, total, partial(self._row_squares, ctx))
-        return ctx.adapters.adapt(ctx, self.shares(), self._in_features, base)
+        return adapted_linear(ctx, ctx.adapters, self.shares(), self._in_features, base)
 
     def _row_squares(self, ctx: BuildContext) -> Tensor | None:
         """Return the sum of squares of each row of this rank's part, from the checkpoint; None

@@ -144,6 +144,16 @@ class Mixture:
     table_size: int = 0
     names: MoeNames = MoeNames()
 
+    def matrices_of(self, prefix: str, expert: int) -> list[str]:
+        """Return the prefixes of an expert's matrices, that of the second one last; where they are
+        stacked, our own ones."""
+        names, stacked = self.names, self.names.stacked
+        if stacked is None:
+            return [prefix + name.format(expert) for name in (*names.gate_up, names.down)]
+        parts = ("gate", "up") if self.gated else ("up",)
+        first = [f"{prefix}{stacked.gate_up}.{expert}.{part}" for part in parts]
+        return [*first, f"{prefix}{stacked.down}.{expert}"]
+
     def spec(self, gate_up: Matrix, down: Matrix, held: int | None = None) -> MoeSpec:
         """Ask for experts of such matrices, so many of them here."""
         return MoeSpec(
@@ -215,9 +225,8 @@ class RoutedExperts:
     def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None = None) -> Tensor:
         """See `hotshoe.slots.MoeOp`; the result is this rank's summand."""
         adapted = self._adapted
-        if adapted is not None and (use := adapted.of(len(x))) is not None:
+        if adapted is not None and (between := adapted.of(len(x))) is not None:
             assert self._adaptable is not None, "adapters of experts are refused without"
-            between = partial(adapted.add, use)
             return self._adaptable.adapted(x, logits, correction, self._placement, between)
         if self._placement is None:
             return self._op(x, logits, correction)
@@ -343,7 +352,7 @@ def _experts(
     found = []
     together = replace(ctx, judged_together=True)
     for i in share.experts:
-        first, second = _names_of(i, prefix, mixture)
+        *first, second = mixture.matrices_of(prefix, i)
         parts = [(name, len(sections) * inner // len(first)) for name in first]
         build = partial(Matrix, together, bias=mixture.bias, quantize=quantize)
         gate_up = build(parts, hidden, outputs=rows)
@@ -375,16 +384,6 @@ def _take_native(
                 matrix.spec = spec
 
 
-def _names_of(i: int, prefix: str, mixture: Mixture) -> tuple[list[str], str]:
-    """Return the prefixes of an expert's matrices; where they are stacked, our own ones."""
-    names, stacked = mixture.names, mixture.names.stacked
-    if stacked is None:
-        return [prefix + name.format(i) for name in names.gate_up], prefix + names.down.format(i)
-    parts = ("gate", "up") if mixture.gated else ("up",)
-    first = [f"{prefix}{stacked.gate_up}.{i}.{part}" for part in parts]
-    return first, f"{prefix}{stacked.down}.{i}"
-
-
 def _expect_stacked(
     ctx: BuildContext,
     prefix: str,
@@ -407,8 +406,11 @@ def _expect_stacked(
             f"{prefix}{stacked.gate_up} holds all experts, and is not read with {min(unread)}; "
             "use the unquantized checkpoint"
         )
-    experts = [_names_of(i, prefix, mixture) for i in share.experts]
-    parts = {"gate_up": [first for first, _ in experts], "down": [[last] for _, last in experts]}
+    experts = [mixture.matrices_of(prefix, i) for i in share.experts]
+    parts = {
+        "gate_up": [names[:-1] for names in experts],
+        "down": [names[-1:] for names in experts],
+    }
     for side, names in stacked.sides(kinds).items():
         for kind, name in names.items():
             stack = Stack(

@@ -306,6 +306,11 @@ class Streamed:
 class StreamedExperts(Streamed):
     """Stands for an `AdaptableMoeOp`."""
 
+    @property
+    def recordable(self) -> bool:
+        """See `hotshoe.slots.RecordableMoeOp`."""
+        return getattr(self._operation, "recordable", False)
+
     def adapted(self, *arguments: Any) -> Any:
         """See `hotshoe.slots.AdaptableMoeOp`."""
         return self._ready().adapted(*arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import RequestError
-from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext
+from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes
 from hotshoe.loader.adapter import read_adapter
 from hotshoe.runner.granted import enough_memory
 from hotshoe.runner.limits import RunnerLimits
@@ -47,15 +47,19 @@ class AdapterRows:
         """Let no adapter take part in what follows, which no request asks for."""
         self._table.uses = {}
 
-    def record(self, size: int, adapted: bool) -> None:
-        """Let a step of so many tokens be recorded, with adapters or without."""
-        self.end()
-        if adapted:
-            self.pad(size)
+    def recordable(self) -> tuple[Changes, ...]:
+        """See `AdapterTable.recordable`."""
+        return self._table.recordable()
 
-    def pad(self, size: int) -> bool:
+    def record(self, size: int, changes: Changes) -> None:
+        """Let a step of so many tokens be recorded in which adapters may change so much."""
+        self.end()
+        if changes:
+            self.pad(size, changes)
+
+    def pad(self, size: int, changes: Changes) -> None:
         """See `AdapterTable.pad`."""
-        return self._table.pad(size)
+        self._table.pad(size, changes)
 
     @contextmanager
     def only(self, row: int, count: int) -> Iterator[None]:
@@ -68,8 +72,8 @@ class AdapterRows:
         finally:
             self._table.uses = uses
 
-    def begin(self, inputs: StepInputs) -> bool:
-        """Let the adapters of a step's rows take part; tell whether there are any."""
+    def begin(self, inputs: StepInputs) -> Changes:
+        """Let the adapters of a step's rows take part; tell what they change."""
         names = [self._names[row] for row in inputs.rows.tolist()]
         counts = np.diff(inputs.query_start_loc).tolist()
         sample_at = torch.from_numpy(inputs.sample_at).long()
@@ -83,13 +87,28 @@ def adapter_table(config: EngineConfig) -> AdapterTable | None:
     return AdapterTable(limits) if config.enable_lora else None
 
 
-def load_adapter(ctx: BuildContext | None, name: str, path: str, check_only: bool) -> None:
-    """See `hotshoe.executor.AdapterWorker.load_adapter`."""
+def load_adapter(
+    ctx: BuildContext | None,
+    name: str,
+    path: str,
+    check_only: bool,
+    record: Callable[[], None] | None,
+) -> None:
+    """See `hotshoe.executor.AdapterWorker.load_adapter`; record what it is the first to change.
+
+    Args:
+        ctx: Of the model that was built.
+        name, path, check_only: As there.
+        record: See `Runner.record_graphs`; None while there is nothing to run steps.
+    """
     table = required(ctx)
     with torch.inference_mode(), enough_memory("load an adapter"):
         factors = table.own(read_adapter(Path(path)))
         if not check_only:
             table.load(name, factors)
+    if record is not None and not check_only:
+        with enough_memory("record graphs"):
+            record()
 
 
 def required(ctx: BuildContext | None) -> AdapterTable:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.layers import AdapterTable, ForwardBatch, ViewPlan
+from hotshoe.layers import AdapterTable, Changes, ForwardBatch, ViewPlan
 from hotshoe.models.base import GENERATE, DraftHead, Model
 from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.ahead import Ahead, MadeDrafts, Tables
@@ -30,7 +30,7 @@ from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_logprobs, prompt_spans
-from hotshoe.runner.recording import RECORDING_S, Allowance
+from hotshoe.runner.recording import RECORDING_S, Allowance, Recorder
 from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.trees import TreeRows, without_nodes
@@ -81,9 +81,10 @@ class Runner:
         self._padding_slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
         self._record = ops.graph.record
-        kinds = (False,) if adapters is None else (False, True)  # without adapters, with some
-        self._decodes = {adapted: Recordings(limits.graph_sizes) for adapted in kinds}
-        self._mixed = {adapted: Recordings(limits.piece_sizes) for adapted in kinds}
+        # By what adapters change in them; that of which nothing is recorded stays empty.
+        self._decodes = {changes: Recordings(limits.graph_sizes) for changes in Changes}
+        self._mixed = {changes: Recordings(limits.piece_sizes) for changes in Changes}
+        self._recorded_with: set[Changes] = set()
         self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
         # Both tables have one row more than requests: padding writes there, and reads null blocks.
         shape = (limits.max_num_seqs + 1, self._rows.width)
@@ -162,22 +163,21 @@ class Runner:
     def record_graphs(self) -> None:
         """Record steps of all sizes, largest first, so that they share memory.
 
-        When `RECORDING_S` are over, what is left is padded to what there is.
+        When `RECORDING_S` are over, what is left is padded to what there is. Called again, it
+        records what adapters that came since may change.
         """
+        kinds = (Changes.NOTHING,) if self._adapters is None else self._adapters.recordable()
         allowance = Allowance(RECORDING_S, self._peers.tp, self._tokens.device)
-        for adapted in self._decodes:
-            self._record_decodes(allowance, adapted)
-            self._record_mixed(allowance, adapted)
-        if self._ahead is not None and self._limits.piece_sizes:
-            self._ahead.record(self._record, graph_sizes(self._limits.max_num_seqs))
-
-    def _record_decodes(self, allowance: Allowance, adapted: bool) -> None:
-        decodes = self._decodes[adapted]
-        for size in allowance.sizes(decodes, "decoding requests"):
-            if self._adapters is not None:
-                self._adapters.record(size, adapted)
-            staged = self._stage_recorded(self._padding_inputs(np.ones(size, np.int32)))
-            decodes.keep(size, self._record(partial(self._decode, staged)))
+        ops = self._record, self._transfer
+        recorder = Recorder(self._limits, self._stage, ops, self._adapters, allowance)
+        ahead = None if self._recorded_with else self._ahead
+        for changes in kinds:
+            if changes not in self._recorded_with:
+                self._recorded_with.add(changes)
+                recorder.decodes(self._decodes[changes], changes, self._decode)
+                recorder.in_pieces(self._mixed[changes], changes, self._forward, self._pieces)
+        if ahead is not None and self._limits.piece_sizes:
+            ahead.record(self._record, graph_sizes(self._limits.max_num_seqs))
 
     def _decode(self, staged: StagedInputs) -> Tensor:
         found = self._forward.decode(staged)
@@ -185,30 +185,13 @@ class Runner:
             self._put(staged.sampled_index, self._choice(found))
         return found
 
-    def _record_mixed(self, allowance: Allowance, adapted: bool) -> None:
-        mixed = self._mixed[adapted]
-        for size in allowance.sizes(mixed, "tokens beside prompts"):
-            if self._adapters is not None:
-                self._adapters.record(size, adapted)
-            inputs = self._padding_inputs(np.ones(1, np.int32))
-            inputs = inputs.padded_tokens(size, self._padding_slots)
-            staged = self._stage_recorded(inputs)
-            self._forward.set_pieces(inputs, staged)
-            mixed.keep(size, self._pieces.record(partial(self._forward.in_pieces, staged)))
-
-    def _stage_recorded(self, inputs: StepInputs) -> StagedInputs:
-        """Bring a step to the inbox's fixed addresses, and wait: its host memory is soon needed."""
-        staged, in_place = self._stage(inputs)
-        assert in_place, "the inbox holds every step that is recorded"
-        self._transfer.download([])()
-        return staged
-
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         row, block_size = self._limits.max_num_seqs, self._limits.block_size
         return padding_inputs(lengths, row, self._padding_slots, block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
-        adapted = self._adapters is not None and self._adapters.begin(inputs)
+        adapters = self._adapters
+        changes = Changes.NOTHING if adapters is None else adapters.begin(inputs)
         if self._special[inputs.rows].any():
             spans = prompt_spans(inputs, self._prompt_widths, self._rows.num_prompt)
             pooling = self._pooling.among(inputs)
@@ -216,7 +199,7 @@ class Runner:
             if spans or pooling or given:
                 return self._run_special(step_id, inputs, spans, pooling, given)
         count = inputs.num_tokens
-        inputs, replay = self._recorded(inputs, adapted)
+        inputs, replay = self._recorded(inputs, changes)
         staged, in_place = self._stage(inputs)
         arrived = sampled = None
         if not self._is_first:
@@ -282,17 +265,17 @@ class Runner:
         arrived = self._transfer.download(tensors)
         return RunningStep(step_id, sampled, [*prompts], arrived, pooled, made=made)
 
-    def _recorded(self, inputs: StepInputs, adapted: bool) -> tuple[StepInputs, Replay | None]:
+    def _recorded(self, inputs: StepInputs, changes: Changes) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
         if self._limits.piece_sizes:
-            inputs = as_decodes(inputs, self._decodes[adapted])
+            inputs = as_decodes(inputs, self._decodes[changes])
         slots, whole = self._padding_slots, inputs.decodes_only
-        found = (self._decodes if whole else self._mixed)[adapted]
+        found = (self._decodes if whole else self._mixed)[changes]
         size = found.size_for(len(inputs.positions))
         if size is None:
             return inputs, None
-        if self._adapters is not None and adapted and not self._adapters.pad(size):
-            return inputs, None
+        if self._adapters is not None and changes:
+            self._adapters.pad(size, changes)
         repeat = partial(found.replay, size)
         if whole:
             padded = inputs.padded(size, self._limits.max_num_seqs, slots)

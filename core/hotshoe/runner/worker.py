@@ -419,7 +419,9 @@ class TorchWorker:
             self._context.settle()
 
     def load_adapter(self, name: str, path: str, check_only: bool = False) -> None:
-        load_adapter(self._context, name, path, check_only)
+        record = self.execute.runner.record_graphs if isinstance(self.execute, Steps) else None
+        with self._guard:
+            load_adapter(self._context, name, path, check_only, record)
 
     def drop_adapter(self, name: str) -> None:
         required(self._context).drop(name)

@@ -31,7 +31,13 @@ from hotshoe.slots.mixers import (
     StateSpaceOp,
     StateSpaceWeights,
 )
-from hotshoe.slots.mixture import AdaptableMoeOp, MoeOp, Placement, ProductChange
+from hotshoe.slots.mixture import (
+    AdaptableMoeOp,
+    MoeOp,
+    Placement,
+    ProductChange,
+    RecordableMoeOp,
+)
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionOp,
@@ -161,6 +167,7 @@ __all__ = [
     "ProductChange",
     "QuantSpec",
     "Quantized",
+    "RecordableMoeOp",
     "RecordableSampleOp",
     "Rendezvous",
     "Requires",

@@ -80,7 +80,11 @@ class MoeOp(Protocol):
 
 
 class ProductChange(Protocol):
-    """What is called behind the products of experts: of all at once, or of some at a time."""
+    """What is called behind the products of experts: of all at once, or of some at a time.
+
+    Behind the first product of some rows comes the second one, in which tokens and experts of the
+    rows are the same.
+    """
 
     def __call__(self, name: str, y: Tensor, x: Tensor, tokens: Tensor, experts: Tensor) -> None:
         """Change what products have made, in place.
@@ -109,3 +113,14 @@ class AdaptableMoeOp(MoeOp, Protocol):
     ) -> Tensor:
         """Compute the mixture, and let `between` change what each product makes."""
         ...
+
+
+@runtime_checkable
+class RecordableMoeOp(AdaptableMoeOp, Protocol):
+    """An `AdaptableMoeOp` that recordings hold stopping, too.
+
+    Attributes:
+        recordable: `adapted` never waits for the device, whatever tokens chose.
+    """
+
+    recordable: bool

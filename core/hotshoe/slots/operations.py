@@ -210,7 +210,7 @@ class LoraTokens(NamedTuple):
     """Which adapter each token of a step has, by the adapter's place on the device.
 
     Attributes:
-        places: [num_tokens] int32; -1 for no adapter.
+        places: [num_tokens] int32; below 0 for no adapter.
         order: [num_tokens] int32, tokens by place; those without an adapter come last.
         starts: [max_adapters + 1] int32, where in `order` the tokens of each place begin; then
             where those without an adapter do.

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraSpec, LoraTokens, Verdict
+from hotshoe.slots.reference.lora import ordered
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.tuning import split_of
 
-#: Tokens up to which each is computed for itself, where no matrix has more than so many ranks.
+#: Tokens up to which each is computed for itself, where no matrix has more than so many ranks. They
+#: are as many as adapters, if that is more, where the step itself says who has which one: few share
+#: one then, and nobody has ordered the tokens.
 ALONE, ALONE_RANKS = 128, 64
 #: Bytes of a tile that one token is multiplied by, and its width.
 ALONE_BYTES, ALONE_WIDTH = 32768, 1024
@@ -85,6 +88,7 @@ class Lora:
         self._plans = plans(spec, facts)
         self._blocks = [self._blocks_of(plan.block_n) for plan in self._plans]
         self._share = spec.rank // max(1, len(spec.parts))
+        self._alone = max(ALONE, spec.max_adapters) if spec.late else ALONE
         ranks, size = next_power_of_2(self._share), getattr(torch, spec.dtype).itemsize
         self._ranks, self._width = ranks, min(ALONE_WIDTH, ALONE_BYTES // size // ranks)
         self._blocks_alone = self._blocks_of(self._width)
@@ -111,10 +115,12 @@ class Lora:
         count = len(x)
         if not count:
             return
-        if count <= ALONE and self._share <= ALONE_RANKS:
+        if count <= self._alone and self._share <= ALONE_RANKS:
             self._each(y, x, a, b, tokens.places)
-        else:
-            self._tiled(y, x, a, b, tokens)
+            return
+        if self._spec.late:
+            tokens = ordered(tokens.places, self._spec.max_adapters)
+        self._tiled(y, x, a, b, tokens)
 
     def _each(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, places: Tensor) -> None:
         """Compute each token for itself."""

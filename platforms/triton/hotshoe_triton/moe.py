@@ -253,13 +253,15 @@ def _choice(experts: int, top_k: int, router: RouterSpec) -> dict[str, Any]:
 
 
 class Moe:
-    """See `hotshoe.slots.MoeOp`.
+    """See `hotshoe.slots.RecordableMoeOp`.
 
     Args:
         spec: The slot's specification.
         facts: The device.
         plan: For every number of tokens; None chooses for each.
     """
+
+    recordable = True
 
     def __init__(self, spec: MoeSpec, facts: DeviceFacts, plan: Plan | None = None) -> None:
         from hotshoe_triton.kernels import moe
@@ -341,7 +343,7 @@ class Moe:
         weights, ids = self._chosen(logits, correction, placement)
         plan = self._plan_for(len(x))
         if not plan.first.pairs:
-            plan = one_tile(self._spec, self._facts)
+            plan = _blocks(1.0, self._spec, self._facts)
         self._by_expert(plan, y, x, weights, ids, between)
         return y
 
@@ -399,19 +401,19 @@ class Moe:
             rows, operands = made.size(1), held.operands(source)
             self._grouped[(blocks * self._programs(tile, rows, inside["GATED"]),)](
                 made, *operands, order, cut, operands[0].stride(0), FIRST=first,
-                **(self._sizes(first) | {"N": rows}), **inside, **held.constants(),
-                **tile.constants(), **self._chain,
+                SORTED=between is None, **(self._sizes(first) | {"N": rows}), **inside,
+                **held.constants(), **tile.constants(), **self._chain,
             )  # fmt: skip
 
         inner = x.new_empty(pairs, self._inner_size)
         if between is None:
             multiply(True, inner, x, self._inner)
-        else:
-            sorted_ids, sorted_pairs = ids.flatten().sort(stable=True)  # as `order`, and the rest
-            tokens = sorted_pairs // top_k
+        else:  # rows are in the order of pairs, which needs no look at what tokens chose
+            of_rows = torch.arange(pairs, device=x.device) // top_k, ids.flatten()
+            repeated = x.unsqueeze(1).expand(-1, top_k, -1).flatten(0, 1)
             wide = room(pairs, self._spec.gate_up.out_features)
             multiply(True, wide, x, PLAIN)
-            between("gate_up", wide, x[tokens], tokens, sorted_ids)
+            between("gate_up", wide, repeated, *of_rows)
             block = min(COMBINED, next_power_of_2(self._inner_size))
             self._kernels.inner_rows[(pairs, -(-self._inner_size // block))](
                 inner, wide, N=self._inner_size, BLOCK_N=block, **self._inner, **self._chain
@@ -420,10 +422,7 @@ class Moe:
         results = room(pairs, self._size)
         multiply(False, results, inner, PLAIN)
         if between is not None:
-            own = torch.empty_like(inner)
-            own[sorted_pairs] = inner
-            tokens = torch.arange(pairs, device=x.device) // top_k
-            between("down", results, own, tokens, ids.flatten())
+            between("down", results, inner, *of_rows)
         block = min(COMBINED, next_power_of_2(self._size))
         self._kernels.combine[(len(x), -(-self._size // block))](
             y, results, weights, N=self._size, TOP_K=top_k, BLOCK_N=block,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotshoe.errors import MemoryLimitError
-from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Embedding, Logits
+from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes, Embedding, Logits
 from hotshoe.layers.adapters import Factors
 from hotshoe.slots import SLOTS, Selector
 
@@ -33,8 +33,8 @@ def test_rows_are_scaled_as_the_embedding_scales_its_own(ctx: BuildContext) -> N
     table.load("whole", {"e": Factors(*torch.empty(2, 0, 0), whole=whole)})
     ids, x = torch.tensor([5, 0, 3]), torch.randn(3, SIZE)
     plain, scores = embedding(ids), logits(x)
-    assert table.begin(["whole", None, "low"], [1, 1, 1], torch.arange(3), "cpu")
-    assert not table.pad(4), "no recording knows them"
+    found = table.begin(["whole", None, "low"], [1, 1, 1], torch.arange(3), "cpu")
+    assert found == Changes.APART, "no recording knows them"
     wanted = plain.clone()
     wanted[0] = 2.5 * whole[5]
     wanted[2] += 2.5 * 0.5 * low.b @ low.a[:, 3]

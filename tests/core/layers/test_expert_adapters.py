@@ -6,20 +6,29 @@ import pytest
 import torch
 
 from hotshoe.errors import CheckpointError, MemoryLimitError
-from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext
+from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes
 from hotshoe.layers.adapters import Factors
 from hotshoe.layers.expert_adapters import AdaptedExperts
 from hotshoe.layers.formats import Share
-from hotshoe.slots import SLOTS, LinearSpec, MoeSpec, RouterSpec, Selector
+from hotshoe.slots import SLOTS, Candidate, LinearSpec, MoeSpec, RouterSpec, Selector, accept
+from hotshoe.slots.reference.lora import build
+from hotshoe.slots.reference.moe import Moe
 
 COUNT, RANK = 3, 2
 ALL = slice(None)
+#: The reference under a name of its own.
+NATIVE = Candidate("lora", "own", lambda spec, facts: accept(1), build)
 
 
 def experts(
-    ctx: BuildContext, sizes: tuple[int, int], interleaved: bool = False, moves: bool = False
+    ctx: BuildContext,
+    sizes: tuple[int, int],
+    interleaved: bool = False,
+    moves: bool = False,
+    table: AdapterTable | None = None,
 ) -> AdaptedExperts:
-    """Build what adapts gated experts of such sizes, which have names "0.gate" and so on."""
+    """Build what adapts gated experts of such sizes, which have names "0.gate" and so on; others,
+    of which one is "9.gate", are elsewhere."""
     hidden, inner = sizes
     gate_up = LinearSpec(hidden, 2 * inner, "float32")
     down = LinearSpec(inner, hidden, "float32")
@@ -35,9 +44,10 @@ def experts(
         )
         for number in range(COUNT)
     ]
-    own = replace(ctx, adapters=AdapterTable(AdapterLimits(1, RANK)), weight_bytes=[])
+    table = table or AdapterTable(AdapterLimits(1, RANK))
+    own = replace(ctx, adapters=table, weight_bytes=[])
     op = own.selector.choose("moe", spec)
-    return AdaptedExperts(own, spec, op, whole, ("all",), interleaved, moves)
+    return AdaptedExperts(own, spec, op, whole, ("all",), interleaved, ["9.gate"], moves)
 
 
 def factors(inputs: int, outputs: int) -> Factors:
@@ -100,3 +110,65 @@ def test_memory_is_taken_with_the_first_adapter(ctx: BuildContext) -> None:
                 layer.own_part(0, part)
         else:
             layer.own_part(0, part)
+
+
+@pytest.fixture
+def recordable(ctx: BuildContext, monkeypatch: pytest.MonkeyPatch) -> BuildContext:
+    """A context whose experts can be recorded."""
+    monkeypatch.setattr(Moe, "recordable", True, raising=False)
+    return replace(ctx, selector=Selector(SLOTS, [NATIVE], ctx.selector.facts))
+
+
+LOW = Factors(torch.randn(RANK, 8), torch.randn(5, RANK))
+
+
+@pytest.mark.parametrize("name", ["0.gate", "9.gate"])
+def test_ranks_record_alike_whosever_experts_change(recordable: BuildContext, name: str) -> None:
+    """All take the memory, and call the steps the same."""
+    table = AdapterTable(AdapterLimits(1, RANK))
+    layers = [experts(recordable, (8, 5), table=table) for _ in range(2)]
+    plain = (Changes.NOTHING, Changes.LINEAR)
+    assert table.recordable() == plain
+    table.load("one", table.own({name: LOW}))
+    assert all(layer.is_open for layer in layers)
+    assert table.recordable() == (*plain, Changes.EXPERTS)
+    assert table.begin(["one"], [3], torch.arange(3), "cpu") == Changes.EXPERTS
+    assert layers[0].of(3) is not None
+    table.drop("one")
+    assert table.recordable() == (*plain, Changes.EXPERTS), "recordings stay"
+
+
+def test_experts_that_are_not_recordable_are_in_no_recording(ctx: BuildContext) -> None:
+    table = AdapterTable(AdapterLimits(1, RANK))
+    layer = experts(ctx, (8, 5), table=table)
+    table.load("one", table.own({"0.gate": LOW}))
+    assert table.begin(["one"], [3], torch.arange(3), "cpu") == Changes.APART
+    assert layer.of(3) is not None and Changes.EXPERTS not in table.recordable()
+
+
+def test_memory_is_given_back_where_all_of_it_does_not_fit(recordable: BuildContext) -> None:
+    numbers = COUNT * RANK * (2 * (8 + 10) + 5 + 8)
+    facts = replace(recordable.selector.facts, memory_bytes=2 * 4 * numbers - 1)
+    selector = Selector(SLOTS, [NATIVE], facts)
+    table = AdapterTable(AdapterLimits(1, RANK))
+    layers = [experts(replace(recordable, selector=selector), (8, 5), table=table) for _ in "12"]
+    with pytest.raises(MemoryLimitError, match="lower --max-loras"):
+        table.load("one", table.own({"0.gate": LOW}))
+    assert not any(layer.is_open for layer in layers)
+    layers[0].open()  # the memory of one is there again
+
+
+def test_a_place_is_an_adapters_part_of_one_expert(recordable: BuildContext) -> None:
+    """None is where there is no adapter, or no expert here."""
+    table = AdapterTable(AdapterLimits(2, RANK))
+    layer = experts(recordable, (8, 5), table=table)
+    layer._owners = torch.tensor([0, 1, 2, -(1 << 30)], dtype=torch.int32)
+    for name in ("one", "two"):
+        table.load(name, table.own({"0.gate": LOW}))
+    table.begin(["two", None, "one"], [1, 1, 1], torch.arange(3), "cpu")
+    at = {name: table._places[name] for name in ("one", "two")}
+    tokens, chosen = torch.tensor([0, 0, 1, 2, 2, 0]), torch.tensor([2, 3, 1, 1, 3, 0])
+    found = layer.places(table.uses[3], tokens, chosen).places
+    assert found.dtype == torch.int32
+    two, one = COUNT * at["two"], COUNT * at["one"]
+    assert found.clamp(min=-1).tolist() == [two + 2, -1, -1, one + 1, -1, two]

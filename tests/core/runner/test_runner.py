@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotshoe.layers import ForwardBatch, ViewPlan
+from hotshoe.layers import Changes, ForwardBatch, ViewPlan
 from hotshoe.models.base import DraftHead
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
@@ -315,11 +315,11 @@ def test_ranks_record_the_same_steps(monkeypatch) -> None:
 
     runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0, 1.0]))
     runner.record_graphs()
-    assert [runner._decodes[False].size_for(n) for n in (1, 2, 4)] == [2, 2, 4]
+    assert [runner._decodes[Changes.NOTHING].size_for(n) for n in (1, 2, 4)] == [2, 2, 4]
     monkeypatch.setattr("hotshoe.runner.runner.RECORDING_S", 0.0)
     runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0]))
     runner.record_graphs()
-    assert runner._decodes[False].size_for(1) == 4
+    assert runner._decodes[Changes.NOTHING].size_for(1) == 4
 
 
 def test_a_step_with_a_prompt_runs_as_it_is(model: TableModel) -> None:

@@ -1,10 +1,12 @@
 """The kernels of adapters against float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LoraSpec
+from hotshoe.slots import LoraSpec, LoraTokens
 from hotshoe.slots.reference.lora import tokens_of
 from hotshoe_triton import lora
 
@@ -65,6 +67,25 @@ def test_each_token_gets_what_its_adapter_adds(
     torch.testing.assert_close(y.double(), wanted, rtol=tolerance, atol=tolerance)
     assert torch.equal(y[(places < 0).to(device)], own[(places < 0).to(device)])
     assert whole[:, spec.out_features :].isnan().all()
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 131])
+def test_a_step_says_itself_who_has_which_adapter(
+    facts: DeviceFacts, tokens: int, rng: torch.Generator
+) -> None:
+    """Its tokens come in no order, and any number below 0 stands for none."""
+    base, device = replace(SPECS["stacked"], late=True), facts.device
+    x, y = (torch.randn(tokens, n, generator=rng, device=device) for n in (300, 130))
+    a, b = (torch.randn(5, 24, n, generator=rng, device=device) / 16 for n in (300, 130))
+    parts = torch.block_diag(*(torch.ones(8, n) for n in base.parts)).to(device)
+    places = torch.randint(-9, 5, (tokens,), generator=rng, device=device).int()
+    wanted = y.double()
+    for place in range(5):
+        rows = places == place
+        wanted[rows] += x[rows].double() @ a[place].double().T @ (b[place] * parts).double()
+    nothing = places.new_empty(0)
+    lora.Lora(base, facts)(y, x, a, b * parts, LoraTokens(places, nothing, nothing, range(5)))
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_nobody_has_an_adapter(facts: DeviceFacts, rng: torch.Generator) -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.platforms.triton.conftest import device_facts, far_apart
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, MoeSpec, QuantSpec, RouterSpec
+from hotshoe.slots import LinearSpec, MoeSpec, Placement, QuantSpec, RouterSpec
 from hotshoe.slots.reference.moe import Moe as Reference
 from hotshoe.slots.reference.router import route
 from hotshoe_conformance.cases import moe as cases
@@ -132,6 +133,37 @@ def test_products_are_changed_as_in_the_reference(
     assert not torch.allclose(got, unchanged, atol=0.1)
 
 
+class Unasked(TorchDispatchMode):
+    """Lets nobody ask the device for numbers, or for shapes that depend on them."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        asking = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+        if func is torch.ops.aten.index.Tensor:  # which asks for masks alone
+            assert all(x is None or x.dtype != torch.bool for x in args[1]), func
+        else:
+            assert asking.isdisjoint(func.tags), func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("held", [None, 3])
+def test_a_mixture_that_stops_is_recordable(
+    facts: DeviceFacts, rng: torch.Generator, held: int | None
+) -> None:
+    spec = replace(SPECS["odd"], held=held)
+    op = moe.Moe(spec, facts)
+    load([op], spec, rng, list(range(spec.places)))
+    placement = None
+    if held is not None:
+        table = torch.arange(spec.num_experts, device=facts.device).clamp(max=held).int()
+        placement = Placement(table[None])
+    given = tokens(9, spec, rng)
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), Unasked():
+        given[0][0, 0].item()
+    with Unasked():
+        op.adapted(*given, placement, lambda *_: None)
+    assert op.recordable
+
+
 @pytest.mark.parametrize("name", ROUTERS)
 def test_experts_are_chosen_as_the_reference_does(
     facts: DeviceFacts, rng: torch.Generator, name: str
@@ -201,7 +233,7 @@ def test_blocks_that_nobody_has_cut_are_left_out(facts: DeviceFacts, rng: torch.
     y = torch.full((1, spec.down.in_features), 7.0, device=device)
     grid = (len(blocks) * -(-y.size(1) // tile.rows),)
     op._grouped[grid](
-        y, *op._gate_up.operands(x), order, blocks, x.stride(0), FIRST=True,
+        y, *op._gate_up.operands(x), order, blocks, x.stride(0), FIRST=True, SORTED=True,
         **(op._sizes(True) | {"N": y.size(1)}), **op._inner, **op._gate_up.constants(),
         **tile.constants(), **op._chain,
     )  # fmt: skip

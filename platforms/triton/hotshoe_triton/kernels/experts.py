@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.moe import BLOCK_FIELDS, finish
+from hotshoe_triton.kernels.moe import BLOCK_FIELDS, finish, rows_of
 
 
 @triton.jit
@@ -54,10 +54,10 @@ def scaled(
 def grouped_packed(
     y_ptr, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, order_ptr, blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
-    GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
-    SHIFT: tl.constexpr, CODE: tl.constexpr, PLACES: tl.constexpr, SPAN: tl.constexpr,
-    GROUP: tl.constexpr, ZEROS: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
+    SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr, SHIFT: tl.constexpr, CODE: tl.constexpr, PLACES: tl.constexpr,
+    SPAN: tl.constexpr, GROUP: tl.constexpr, ZEROS: tl.constexpr, HALF: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Multiply blocks of pairs by their expert's matrix; see `kernels.moe.grouped`.
 
@@ -82,8 +82,7 @@ def grouped_packed(
     m_M = begin + tl.arange(0, BLOCK_M)
     at_M = tl.minimum(m_M, end - 1)
     pair_M = tl.load(order_ptr + at_M)
-    from_M = pair_M // TOP_K if FIRST else at_M
-    to_M = at_M if FIRST else pair_M
+    from_M, to_M = rows_of(at_M, pair_M, TOP_K, FIRST, SORTED)
     w_ptrs_NK = w_ptr + expert.to(tl.int64) * (CHUNKS * ROWS * SPAN)
     w_ptrs_NK = w_ptrs_NK + row_N[:, None] * SPAN + k_K[None, :]
     scale_ptrs_N = scale_ptr + expert.to(tl.int64) * (GROUPS * ROWS) + row_N

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.linear import last_to_arrive, store_rows, sum_of_planes
-from hotshoe_triton.kernels.moe import BLOCK_FIELDS, finish, piece
+from hotshoe_triton.kernels.moe import BLOCK_FIELDS, finish, piece, rows_of
 
 #: The largest number of four bits, and of 8-bit scales.
 LARGEST = tl.constexpr(6.0)
@@ -171,9 +171,10 @@ def grouped_fp4(
     y_ptr, x_ptr, x_scale_ptr, x_whole_ptr, w_ptr, w_scale_ptr, whole_ptr, bias_ptr, order_ptr,
     blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
-    GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
-    SHIFT: tl.constexpr, SIZE: tl.constexpr, WHOLES: tl.constexpr, BLOCK_W: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
+    SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr, SHIFT: tl.constexpr, SIZE: tl.constexpr, WHOLES: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Multiply blocks of pairs by their expert's matrix; see `kernels.moe.grouped`.
 
@@ -201,8 +202,7 @@ def grouped_fp4(
     # Pairs and rows behind the end read the last one; their products are not stored.
     at_M = tl.minimum(m_M, end - 1)
     pair_M = tl.load(order_ptr + at_M)
-    from_M = pair_M // TOP_K if FIRST else at_M
-    to_M = at_M if FIRST else pair_M
+    from_M, to_M = rows_of(at_M, pair_M, TOP_K, FIRST, SORTED)
     lane_N, first_row = tl.arange(0, BLOCK_N), expert.to(tl.int64) * (HALVES * N)
     row_N = tl.minimum(tile * OUTPUTS + lane_N // HALVES, N - 1) + lane_N % HALVES * N
     row_N = first_row + row_N

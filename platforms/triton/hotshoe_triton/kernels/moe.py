@@ -180,6 +180,19 @@ def piece(ptrs, there, EVEN: tl.constexpr):
 
 
 @triton.jit
+def rows_of(at_M, pair_M, TOP_K: tl.constexpr, FIRST: tl.constexpr, SORTED: tl.constexpr):
+    """Return the rows that a product reads and writes: between both products pairs lie by expert
+    with SORTED, else in their own order."""
+    if FIRST:
+        from_M = pair_M // TOP_K
+        to_M = at_M if SORTED else pair_M
+    else:
+        from_M = at_M if SORTED else pair_M
+        to_M = pair_M
+    return from_M, to_M
+
+
+@triton.jit
 def finish(
     y_ptr, gate_NM, up_NM, bias_ptr, n_N, m_M, to_M, end,
     N: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr, GATED: tl.constexpr,
@@ -202,17 +215,17 @@ def finish(
 def grouped(
     y_ptr, x_ptr, w_ptr, bias_ptr, order_ptr, blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
-    GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
-    SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    CHAINED: tl.constexpr,
+    SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Multiply blocks of pairs by their expert's matrix. Grid: (blocks * tiles of N,).
 
     The product is transposed, weight rows times x, so that few pairs pad to little.
 
     Args:
-        y_ptr: [pairs, N], written: by expert with FIRST, else in the order of the pairs.
-        x_ptr: With FIRST the tokens [tokens, K], else [pairs, K] by expert.
+        y_ptr: [pairs, N], written, see `rows_of`.
+        x_ptr: With FIRST the tokens [tokens, K], else [pairs, K].
         w_ptr, bias_ptr: [experts, N, K] and [experts, N]; with GATED 2 * N for N, gates first.
     """
     HALVES: tl.constexpr = 2 if GATED else 1
@@ -229,8 +242,7 @@ def grouped(
     # Pairs and rows behind the end read the last one; their products are not stored.
     at_M = tl.minimum(m_M, end - 1)
     pair_M = tl.load(order_ptr + at_M)
-    from_M = pair_M // TOP_K if FIRST else at_M
-    to_M = at_M if FIRST else pair_M
+    from_M, to_M = rows_of(at_M, pair_M, TOP_K, FIRST, SORTED)
     w_ptr += expert.to(tl.int64) * (HALVES * N * K)
     w_ptrs_NK = w_ptr + tl.minimum(n_N, N - 1)[:, None] * K + k_K[None, :]
     x_ptrs_KM = x_ptr + from_M.to(tl.int64)[None, :] * x_stride + k_K[:, None]
