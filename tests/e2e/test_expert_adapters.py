@@ -142,14 +142,8 @@ def test_experts_with_adapters_and_without_share_steps(made, kernel: str) -> Non
     with open_engine(root, kernel={"moe": kernel}) as llm:
         for form in FORMS:
             llm.load_adapter(form, root / form)
-        pairs = [(name, index) for index in range(len(PROMPTS)) for name in wanted]
         for _ in range(2):
-            results = llm.generate(
-                [TokensPrompt(PROMPTS[index]) for _, index in pairs],
-                [params(name) for name, _ in pairs],
-            )
-            found = [result.outputs[0].token_ids for result in results]
-            assert found == [wanted[name][index] for name, index in pairs]
+            check_all(llm, wanted)
 
 
 @pytest.mark.parametrize("recordable", [True, False])
@@ -174,13 +168,7 @@ def test_steps_are_recorded_once_such_an_adapter_came(made, monkeypatch, recorda
 
         def check(names) -> None:
             replayed.clear()
-            pairs = [(name, index) for index in range(len(PROMPTS)) for name in names]
-            results = llm.generate(
-                [TokensPrompt(PROMPTS[index]) for _, index in pairs],
-                [params(name) for name, _ in pairs],
-            )
-            found = [result.outputs[0].token_ids for result in results]
-            assert found == [wanted[name][index] for name, index in pairs]
+            check_all(llm, {name: wanted[name] for name in names})
 
         check([None])
         assert set(replayed) == of[Changes.NOTHING]
@@ -204,13 +192,32 @@ def test_two_ranks_divide_experts_with_adapters(made) -> None:
     with open_engine(root, tensor_parallel_size=2, enable_expert_parallel=whole) as llm:
         for form in FORMS:
             llm.load_adapter(form, root / form)
-        pairs = [(name, index) for index in range(len(PROMPTS)) for name in wanted]
-        results = llm.generate(
-            [TokensPrompt(PROMPTS[index]) for _, index in pairs],
-            [params(name) for name, _ in pairs],
-        )
-        found = [result.outputs[0].token_ids for result in results]
-        assert found == [wanted[name][index] for name, index in pairs]
+        check_all(llm, wanted)
+
+
+def check_all(llm: LLM, wanted) -> None:
+    pairs = [(name, index) for index in range(len(PROMPTS)) for name in wanted]
+    results = llm.generate(
+        [TokensPrompt(PROMPTS[index]) for _, index in pairs],
+        [params(name) for name, _ in pairs],
+    )
+    found = [result.outputs[0].token_ids for result in results]
+    assert found == [wanted[name][index] for name, index in pairs]
+
+
+@pytest.mark.slow
+def test_adapters_stay_with_experts_that_move(made) -> None:
+    """Also where they have two places, and where an adapter comes after experts have moved."""
+    root, wanted = made
+    moving = {"enable_eplb": True, "num_redundant_experts": 2, "eplb_step_interval": 1}
+    two = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
+    with open_engine(root, **two, **moving) as llm:
+        for number, form in enumerate(FORMS, 1):
+            llm.load_adapter(form, root / form)
+            served = {name: wanted[name] for name in (None, *list(FORMS)[:number])}
+            check_all(llm, served)
+            check_all(llm, served)
+        assert llm.stats().experts.num_moved > 4
 
 
 def test_what_cannot_be_served_is_named(made, tmp_path: Path) -> None:

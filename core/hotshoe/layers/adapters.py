@@ -219,13 +219,12 @@ class AdapterTable:
                     f"the adapter changes {matrix}, and --lora-target-modules leaves {end} out; "
                     "name it there"
                 )
-            known = matrix in self.layers
-            if matrix in self.changes and not known:  # which all ranks hear of
-                found[matrix] = pair
-                continue
-            if self.is_elsewhere(f"{matrix}.weight") or (matrix in self.shared and not known):
-                continue
-            if not known:
+            if matrix not in self.layers:
+                if matrix in self.changes:  # experts of other ranks, of which all hear
+                    found[matrix] = pair
+                    continue
+                if matrix in self.shared or self.is_elsewhere(f"{matrix}.weight"):
+                    continue
                 raise CheckpointError(
                     f"the adapter changes {matrix}, which is no layer of this model that takes "
                     "adapters (linear layers, experts, embedding and output matrix do, not routers)"

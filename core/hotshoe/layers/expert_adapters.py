@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import Changes, Factors, Use, check_factors
+from hotshoe.layers.experts import NOWHERE
 from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 #: Name, size and this rank's part of a matrix.
 Named = tuple[str, int, Share]
-#: Added to any place of an adapter, gives a number below 0.
-NOWHERE = -(1 << 30)
 
 
 class AdaptedExperts:
@@ -50,11 +49,12 @@ class AdaptedExperts:
         ctx: The build context, with adapters.
         spec: The mixture.
         op: Computes it.
-        experts: Of each expert here its number, the matrices of its first product and the second.
+        experts: Of each expert that adapters may change here its number, the matrices of its first
+            product and the second.
         modules: How adapters call all experts of the mixture together.
         interleaved: Rows of gate and up take turns in tensors of all experts.
-        elsewhere: Names of the matrices of experts that other ranks have.
-        moves: Experts move between ranks.
+        owners: [places + 1] int32, the index among `experts` of each place's, as `Share.owners`;
+            None where they are the same.
     """
 
     def __init__(
@@ -65,11 +65,10 @@ class AdaptedExperts:
         experts: Sequence[tuple[int, Sequence[Named], Named]],
         modules: Iterable[str],
         interleaved: bool,
-        elsewhere: Iterable[str],
-        moves: bool,
+        owners: Tensor | None,
     ) -> None:
         assert ctx.adapters is not None
-        self._table, self._spec, self._moves = ctx.adapters, spec, moves
+        self._table, self._spec, self._owners = ctx.adapters, spec, owners
         self._adaptable = isinstance(op, AdaptableMoeOp)
         self._facts, self._dtype, self._device = ctx.selector.facts, ctx.torch_dtype, ctx.device
         self._experts, self._interleaved = experts, interleaved
@@ -83,10 +82,6 @@ class AdaptedExperts:
             lora = self._lora(side, count)
             self._products[product] = lora, ctx.selector.choose("lora", lora)
             recordable &= ctx.selector.decisions["lora", lora].native  # the reference may wait
-        self._owners: Tensor | None = None
-        if spec.held is not None:  # behind the last place are experts of other ranks
-            owners = (*range(spec.held), NOWHERE)
-            self._owners = torch.tensor(owners, dtype=torch.int32, device=self._device)
         self._matrices = [
             (place, side, matrix)
             for place, (_, first, second) in enumerate(experts)
@@ -97,10 +92,14 @@ class AdaptedExperts:
             self._table.changes[name] = Changes.EXPERTS if recordable else Changes.APART
         if recordable:
             self._table.mixtures.append(self)
-            self._table.changes |= dict.fromkeys(elsewhere, Changes.EXPERTS)
         for module in modules:
             self._table.stacks[module] = self
         ctx.weight_bytes.append(lambda: sum(held.nbytes for held in self._held.values()))
+
+    def hear_of(self, names: Iterable[str]) -> None:
+        """Record the steps with adapters of matrices of experts that other ranks alone have."""
+        if self in self._table.mixtures:
+            self._table.changes |= dict.fromkeys(names, Changes.EXPERTS)
 
     def split(self, module: str, factors: Factors) -> dict[str, Factors]:
         """Return what factors of a tensor of all experts are to the matrices here.
@@ -163,11 +162,6 @@ class AdaptedExperts:
             raise CheckpointError(
                 f"the adapter changes {name}, an expert's matrix, and what computes slot moe here "
                 "adds adapters to no expert; start with --kernel moe=reference"
-            )
-        if self._moves:
-            raise CheckpointError(
-                f"the adapter changes {name}, an expert's matrix, and experts move between ranks; "
-                "start without --enable-eplb"
             )
         if factors.magnitude is not None or factors.whole is not None:
             raise CheckpointError(
@@ -328,10 +322,17 @@ def adapted_experts(
     """
     if ctx.adapters is None:
         return None
-    found = [
-        (number, first.shares(), second.shares()[0])
-        for number, (first, second) in zip(held.experts, experts, strict=False)
-    ]
+    ctx.adapters.is_elsewhere = ctx.weights.is_elsewhere
+    first, second = (matrix.shares() for matrix in experts[0])  # those of others are cut alike
+
+    def named(number: int) -> tuple[int, list[Named], Named]:
+        names = mixture.matrices_of(prefix, number)
+        parts = [(name, *part[1:]) for name, part in zip(names, (*first, *second), strict=True)]
+        return number, parts[:-1], parts[-1]
+
+    # Factors of experts that move stay, and so are those of all of them.
+    numbers = range(mixture.num_experts) if held.moves else held.experts
+    found = [named(number) for number in numbers]
     stacked = mixture.names.stacked
     own = mixture.names.down.partition(".{}")[0]
     if stacked is not None:
@@ -341,6 +342,11 @@ def adapted_experts(
     names = [name for _, first, second in found for name, *_ in (*first, second)]
     if not ctx.adapters.takes((*names, *modules)):
         return None
-    others = held.others(mixture.num_experts) if held.placement is not None else ()
-    elsewhere = [name for number in others for name in mixture.matrices_of(prefix, number)]
-    return AdaptedExperts(ctx, spec, op, found, modules, interleaved, elsewhere, held.moves)
+    owners = held.owners if held.moves else None
+    if held.placement is not None and owners is None:
+        indices = (*range(len(numbers)), NOWHERE)
+        owners = torch.tensor(indices, dtype=torch.int32, device=ctx.device)
+    layer = AdaptedExperts(ctx, spec, op, found, modules, interleaved, owners)
+    others = set(range(mixture.num_experts)).difference(numbers)
+    layer.hear_of(name for number in others for name in mixture.matrices_of(prefix, number))
+    return layer

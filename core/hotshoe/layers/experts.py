@@ -17,6 +17,8 @@ from hotshoe.errors import ConfigError
 from hotshoe.slots import Placement
 from hotshoe.types.mesh import Axis
 
+#: In the place of an expert behind the last one here: far below 0.
+NOWHERE = -(1 << 30)
 #: Of the tables of experts that have several places; so many places share tokens evenly, or fewer
 #: but five.
 TURNS = 12
@@ -30,12 +32,15 @@ class Share:
         experts: Their numbers in the model, by place, as they are loaded.
         placement: For the operation; None where this rank holds all.
         everywhere: [ranks, places] int64, in host memory: which expert is where; -1 for none.
+        owners: [places + 1] int32, on the device: which expert each place here has; then
+            `NOWHERE`. Empty where experts stay.
         state: What the operation keeps; where experts move.
     """
 
     experts: tuple[int, ...]
     placement: Placement | None = None
     everywhere: Tensor = field(default_factory=lambda: torch.empty(0))
+    owners: Tensor = field(default_factory=lambda: torch.empty(0))
     state: Callable[[], Mapping[str, Tensor]] | None = None
 
     @property
@@ -60,10 +65,13 @@ class Share:
         assert self.placement is not None
         return len(self.placement.table)
 
-    def write(self, table: Tensor) -> None:
-        """Replace the table, for steps that begin later."""
+    def place(self, everywhere: Tensor, rank: int) -> None:
+        """Say to this rank where experts are, for steps that begin later."""
         assert self.placement is not None
+        self.everywhere = everywhere
+        table = table_of(everywhere, self.num_experts, rank, self.turns)
         self.placement.table.copy_(table, non_blocking=True)
+        self.owners[:-1].copy_(everywhere[rank], non_blocking=True)
 
     @property
     def held(self) -> int | None:
@@ -113,7 +121,9 @@ def _movable(num_experts: int, axis: Axis, device: str, redundant: int) -> Share
     experts = (torch.arange(axis.size * places) % num_experts).view(axis.size, places)
     table = table_of(experts, num_experts, axis.rank, TURNS).to(device)
     counts = torch.zeros(num_experts, dtype=torch.int32, device=device)
-    return Share(tuple(experts[axis.rank].tolist()), Placement(table, counts), experts)
+    own = experts[axis.rank].tolist()
+    owners = torch.tensor([*own, NOWHERE], dtype=torch.int32, device=device)
+    return Share(tuple(own), Placement(table, counts), experts, owners)
 
 
 def table_of(experts: Tensor, num_experts: int, rank: int, turns: int = 1) -> Tensor:

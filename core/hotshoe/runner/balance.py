@@ -16,7 +16,7 @@ from torch import Tensor
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
-from hotshoe.layers.experts import Share, table_of
+from hotshoe.layers.experts import Share
 from hotshoe.slots import CommunicatorOp
 from hotshoe.types.experts import ExpertCounts
 from hotshoe.types.mesh import Axis
@@ -122,8 +122,7 @@ class ExpertBalance:
         for place, fresh in arrived:
             for row, new in zip(rows_of(state, places, place), fresh, strict=True):
                 row.copy_(new)
-        share.everywhere = wanted
-        share.write(table_of(wanted, share.num_experts, own, share.turns))
+        share.place(wanted, own)
         return len(changed)
 
 

@@ -420,8 +420,7 @@ class TorchWorker:
 
     def load_adapter(self, name: str, path: str, check_only: bool = False) -> None:
         record = self.execute.runner.record_graphs if isinstance(self.execute, Steps) else None
-        with self._guard:
-            load_adapter(self._context, name, path, check_only, record)
+        self._guard(load_adapter)(self._context, name, path, check_only, record)
 
     def drop_adapter(self, name: str) -> None:
         required(self._context).drop(name)

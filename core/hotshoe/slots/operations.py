@@ -211,7 +211,8 @@ class LoraTokens(NamedTuple):
 
     Attributes:
         places: [num_tokens] int32; below 0 for no adapter.
-        order: [num_tokens] int32, tokens by place; those without an adapter come last.
+        order: [num_tokens] int32, tokens by place; those without an adapter come last. Empty, as is
+            `starts`, with `LoraSpec.late`.
         starts: [max_adapters + 1] int32, where in `order` the tokens of each place begin; then
             where those without an adapter do.
         used: The places that occur, each once, on the host; all of them in a recording.

@@ -441,8 +441,7 @@ class LoraSpec:
         dtype: Of x, y and the adapters.
         parts: Outputs of each of several stacked matrices, which share the ranks equally: of b, the
             rows of a matrix are zero outside of its outputs. Empty for one matrix.
-        late: The step itself writes who has which adapter, right before the call. Nobody orders the
-            tokens then: `LoraTokens.order` and `starts` are empty.
+        late: The step itself writes who has which adapter, right before the call, in no order.
     """
 
     in_features: int

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraSpec, LoraTokens, Verdict
-from hotshoe.slots.reference.lora import ordered
+from hotshoe.slots.reference import lora as reference
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.tuning import split_of
 
@@ -119,7 +119,7 @@ class Lora:
             self._each(y, x, a, b, tokens.places)
             return
         if self._spec.late:
-            tokens = ordered(tokens.places, self._spec.max_adapters)
+            tokens = reference.ordered(tokens.places, self._spec.max_adapters)
         self._tiled(y, x, a, b, tokens)
 
     def _each(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, places: Tensor) -> None:

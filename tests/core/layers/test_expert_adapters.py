@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes
 from hotshoe.layers.adapters import Factors
 from hotshoe.layers.expert_adapters import AdaptedExperts
-from hotshoe.layers.formats import Share
+from hotshoe.layers.experts import Share, share_of
+from hotshoe.layers.formats import Share as Part
 from hotshoe.slots import SLOTS, Candidate, LinearSpec, MoeSpec, RouterSpec, Selector, accept
 from hotshoe.slots.reference.lora import build
 from hotshoe.slots.reference.moe import Moe
+from hotshoe.types.mesh import Axis
 
 COUNT, RANK = 3, 2
 ALL = slice(None)
@@ -24,8 +27,8 @@ def experts(
     ctx: BuildContext,
     sizes: tuple[int, int],
     interleaved: bool = False,
-    moves: bool = False,
     table: AdapterTable | None = None,
+    owners: Tensor | None = None,
 ) -> AdaptedExperts:
     """Build what adapts gated experts of such sizes, which have names "0.gate" and so on; others,
     of which one is "9.gate", are elsewhere."""
@@ -36,18 +39,17 @@ def experts(
     whole = [
         (
             number,
-            [
-                (f"{number}.{side}", inner, Share((slice(0, inner),), ALL))
-                for side in ("gate", "up")
-            ],
-            (f"{number}.down", hidden, Share((slice(0, hidden),), ALL)),
+            [(f"{number}.{side}", inner, Part((slice(0, inner),), ALL)) for side in ("gate", "up")],
+            (f"{number}.down", hidden, Part((slice(0, hidden),), ALL)),
         )
         for number in range(COUNT)
     ]
     table = table or AdapterTable(AdapterLimits(1, RANK))
     own = replace(ctx, adapters=table, weight_bytes=[])
     op = own.selector.choose("moe", spec)
-    return AdaptedExperts(own, spec, op, whole, ("all",), interleaved, ["9.gate"], moves)
+    layer = AdaptedExperts(own, spec, op, whole, ("all",), interleaved, owners)
+    layer.hear_of(["9.gate"])
+    return layer
 
 
 def factors(inputs: int, outputs: int) -> Factors:
@@ -95,8 +97,6 @@ def test_what_cannot_be_computed_is_refused(ctx: BuildContext) -> None:
     in_one_call._adaptable = False
     with pytest.raises(CheckpointError, match=r"expert's matrix.*--kernel moe=reference"):
         in_one_call.check("0.gate", 0, part, RANK)
-    with pytest.raises(CheckpointError, match="start without --enable-eplb"):
-        experts(ctx, (8, 5), moves=True).check("0.gate", 0, part, RANK)
 
 
 def test_memory_is_taken_with_the_first_adapter(ctx: BuildContext) -> None:
@@ -172,3 +172,40 @@ def test_a_place_is_an_adapters_part_of_one_expert(recordable: BuildContext) -> 
     assert found.dtype == torch.int32
     two, one = COUNT * at["two"], COUNT * at["one"]
     assert found.clamp(min=-1).tolist() == [two + 2, -1, -1, one + 1, -1, two]
+
+
+def test_ranks_add_up_what_one_device_computes_wherever_experts_are(ctx: BuildContext) -> None:
+    """Adapters stay where they are, and an expert that has two places has them in both."""
+    hidden, inner, count = 8, 5, 7
+    sizes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    weights = [{side: torch.randn(size) for side, size in sizes.items()} for _ in range(COUNT)]
+    factors = {
+        f"{number}.{side}": Factors(torch.randn(RANK, size[1]), torch.randn(size[0], RANK))
+        for number in range(COUNT)
+        for side, size in sizes.items()
+    }
+    x, logits = torch.randn(count, hidden), torch.randn(count, COUNT)
+
+    def computed(share: Share) -> Tensor:
+        table = AdapterTable(AdapterLimits(1, RANK))
+        owners = share.owners if share.moves else None
+        layer = experts(ctx, (hidden, inner), table=table, owners=owners)
+        op = Moe(replace(layer._spec, held=share.held), ctx.selector.facts)
+        where = range(COUNT) if owners is None else owners[:-1].tolist()
+        for place, number in enumerate(where):
+            own = weights[number]
+            op.load_gate_up(place, {"weight": [own["gate"], own["up"]]})
+            op.load_down(place, {"weight": [own["down"]]})
+        table.load("one", factors)
+        table.begin(["one", None], [5, 2], torch.arange(count), "cpu")
+        between = layer.of(count)
+        assert between is not None
+        return op.adapted(x, logits, None, share.placement, between)
+
+    wanted = computed(Share(tuple(range(COUNT))))
+    shares = [share_of(COUNT, Axis(rank, 2), "cpu", redundant=1) for rank in range(2)]
+    for everywhere in (None, [[2, 0], [0, 1]], [[1, 2], [1, 0]]):
+        for rank, share in enumerate(shares):
+            if everywhere is not None:
+                share.place(torch.tensor(everywhere), rank)
+        torch.testing.assert_close(sum(map(computed, shares)), wanted)
