@@ -60,6 +60,11 @@ REACH: dict[str, dict[str, str]] = {
         SGLANG: _LATENT,
         TRANSFORMERS: f"{NO}its models choose tokens in code of their own",
     },
+    "block_indexer": {
+        VLLM: f"{NO}its layers choose blocks in code of their own, around attention",
+        SGLANG: f"{NO}its layers choose blocks in code of their own, around attention",
+        TRANSFORMERS: f"{NO}its models choose blocks in code of their own",
+    },
     "sparse_mla_attention": {
         VLLM: _LATENT,
         SGLANG: _LATENT,

@@ -3,6 +3,7 @@
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.adapters import AdapterLimits, AdapterTable, Changes
 from hotshoe.layers.attention import Attention, QkNorm
+from hotshoe.layers.block_attention import BlockAttention
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.compressed import (
     CompressedAttention,
@@ -49,6 +50,7 @@ __all__ = [
     "AddRMSNorm",
     "Asked",
     "Attention",
+    "BlockAttention",
     "BuildContext",
     "CacheLayer",
     "Changes",

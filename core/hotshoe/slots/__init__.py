@@ -9,6 +9,7 @@ from hotshoe.slots.base import (
     Selector,
     Slot,
 )
+from hotshoe.slots.block_choice import BlockIndexerOp, BlockIndexerSpec
 from hotshoe.slots.claims import Requires
 from hotshoe.slots.compressed import (
     CompressedAttentionOp,
@@ -117,6 +118,8 @@ __all__ = [
     "AttentionOp",
     "AttentionSpec",
     "Between",
+    "BlockIndexerOp",
+    "BlockIndexerSpec",
     "CacheView",
     "Candidate",
     "CommunicatorOp",

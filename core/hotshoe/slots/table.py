@@ -13,6 +13,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import results
 from hotshoe.slots.base import Slot
+from hotshoe.slots.block_choice import BlockIndexerSpec
 from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
 from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import (
@@ -90,7 +91,7 @@ def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
     return length * spec.row.nbytes + linear_bytes(spec.up)
 
 
-def _key_bytes(spec: IndexerSpec, length: int) -> int:
+def _key_bytes(spec: IndexerSpec | BlockIndexerSpec, length: int) -> int:
     """Return the bytes of the keys that one query is compared with."""
     return length * spec.row.nbytes
 
@@ -205,6 +206,18 @@ SLOTS: dict[str, Slot] = {
             "choice of the cached tokens that a query attends to, and the write of their keys",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.top_k), "int32"),),
+            step_bytes=_key_bytes,
+            needs=("prepare", "write"),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "block_indexer",
+            BlockIndexerSpec,
+            f"{_REFERENCE}.block_indexer:BlockIndexer",
+            "choice of the blocks of tokens that each head attends to, and the write of their keys",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.num_heads, s.top_k), "int32"),),
             step_bytes=_key_bytes,
             needs=("prepare", "write"),
             reference_waits=True,

@@ -27,6 +27,7 @@ def kernels() -> tuple[Candidate, ...]:
 def _over_caches() -> tuple[Candidate, ...]:
     from hotshoe_triton import (
         attention,
+        block_choice,
         compress,
         compressed,
         indexer,
@@ -51,6 +52,7 @@ def _over_caches() -> tuple[Candidate, ...]:
         Candidate("tree_attention", "triton", *branching),
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
+        Candidate("block_indexer", "triton", block_choice.supports, block_choice.BlockIndexer),
         Candidate("sparse_mla_attention", "triton", sparse.supports, chosen),
         Candidate("compress", "triton", compress.supports, compress.Compress, INVARIANT),
         Candidate("compressed_attention", "triton", compressed.supports, entries),

@@ -13,6 +13,8 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
+    BlockIndexerOp,
+    BlockIndexerSpec,
     CompressedAttentionOp,
     CompressedAttentionSpec,
     CompressOp,
@@ -25,7 +27,7 @@ from hotshoe.slots import (
     SparseMlaOp,
     SparseMlaSpec,
 )
-from hotshoe_triton import compress, compressed, hyper, indexer, sparse
+from hotshoe_triton import block_choice, compress, compressed, hyper, indexer, sparse
 
 #: Of DeepSeek-V3.2.
 INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
@@ -37,6 +39,13 @@ INDEXES = {
     "64x128": INDEX,
     "64x128 float32": replace(INDEX, dtype="float32", kv_dtype="float32"),
     "64x128 e4m3 cache": replace(INDEX, **FP8),
+}
+#: Of MiniMax M3.
+CHOICE = BlockIndexerSpec(4, 128, 64, 128, 16, 1, *["bfloat16"] * 2, 64)
+CHOICES = {
+    "4x128 of 128": CHOICE,
+    "4x128 of 128 float32": replace(CHOICE, dtype="float32", kv_dtype="float32"),
+    "4x128 of 128 e4m3 cache": replace(CHOICE, **FP8),
 }
 SPARSES = {
     "128x512": SPARSE,
@@ -85,6 +94,21 @@ def index(spec: IndexerSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFact
         if not indexer.supports(spec, facts).accepted:
             return False
         call_index(indexer.Indexer(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
+def choose_blocks(
+    spec: BlockIndexerSpec, tokens: int, reqs: int = 8
+) -> Callable[[DeviceFacts], bool]:
+    """Return calls of a choice of blocks and of its write, over `reqs` requests."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not block_choice.supports(spec, facts).accepted:
+            return False
+        op = block_choice.BlockIndexer(spec, facts)
+        call_blocks(op, spec, tokens, reqs, facts.device)
         return True
 
     return call
@@ -144,6 +168,7 @@ def connect(spec: HyperConnectionSpec, tokens: int, reqs: int = 8) -> Callable[[
 #: What is compiled besides dense attention: the first word of names, calls, specifications.
 ROW_CALLS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
     ("index", index, INDEXES),
+    ("blocks", choose_blocks, CHOICES),
     ("chosen", attend_chosen, SPARSES),
     ("entries", attend_entries, COMPRESSED),
     ("compress", make_entries, ENTRIES_MADE),
@@ -151,7 +176,9 @@ ROW_CALLS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
 )
 
 
-def row_cache(blocks: int, spec: MlaAttentionSpec | IndexerSpec, device: str) -> Tensor:
+def row_cache(
+    blocks: int, spec: MlaAttentionSpec | IndexerSpec | BlockIndexerSpec, device: str
+) -> Tensor:
     """Return a cache of one row for each token, without values."""
     kind = torch.uint8 if spec.row.quantized else getattr(torch, spec.kv_dtype)
     return torch.empty((blocks, spec.block_size, spec.row.width), dtype=kind, device=device)
@@ -180,6 +207,21 @@ def call_index(op: IndexerOp, spec: IndexerSpec, tokens: int, reqs: int, device:
     op.write(q, key, at, floats(512, spec.rope_dim, dtype="float32"), cache, at)
     weights = floats(count, spec.num_heads, dtype="float32")
     op(q, weights, cache, step_of(tokens, reqs, device))
+
+
+def call_blocks(
+    op: BlockIndexerOp, spec: BlockIndexerSpec, tokens: int, reqs: int, device: str
+) -> None:
+    """Write and choose with tensors of a device, `tokens` tokens of each request."""
+
+    def floats(*shape: int, dtype: str = spec.dtype) -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    count, at = reqs * tokens, ints(device, reqs * tokens)
+    q, key = floats(count, spec.num_heads, spec.head_dim), floats(count, spec.head_dim)
+    cache = row_cache(64, spec, device)
+    op.write(q, key, at, floats(512, spec.rope_dim, dtype="float32"), cache, at)
+    op(q, cache, step_of(tokens, reqs, device))
 
 
 def call_sparse(op: SparseMlaOp, spec: SparseMlaSpec, tokens: int, reqs: int, device: str) -> None:

@@ -1,17 +1,16 @@
 """MiniMax M3: attention with norms of each head, experts and a shared one with clamped gates.
 
-Most layers of published files choose blocks of tokens that a query reads. Texts of no more tokens
-than these blocks have are read whole, whatever a layer chooses, and longer ones are refused.
+Most layers of published files choose blocks of tokens that a query reads. Where no text has more
+tokens than these blocks, all of it is read, and nothing is built that chooses.
 Defaults are those of transformers' MiniMaxM3VLTextConfig.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
-from hotshoe.slots import RouterSpec
+from hotshoe.slots import BlockIndexerSpec, RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.minimax import with_rotary_dim
 from hotshoe_models.mixtral import BLOCK, NAMES
@@ -50,14 +49,23 @@ DEFAULTS = {
     "swiglu_limit": 7.0,
     "mlp_layer_types": None,
     "layer_types": None,
+    "index_n_heads": 4,
+    "index_head_dim": 128,
     "index_block_size": 128,
     "index_topk_blocks": 16,
+    "index_local_blocks": 1,
 }
 DEFAULT_THETA = 5_000_000.0
 #: Layers that choose the blocks that they read.
 CHOOSING = "minimax_m3_sparse"
 #: What published files call sizes of a choice, under `sparse_attention_config`.
-SPELLINGS = {"sparse_block_size": "index_block_size", "sparse_topk_blocks": "index_topk_blocks"}
+SPELLINGS = {
+    "sparse_num_index_heads": "index_n_heads",
+    "sparse_index_dim": "index_head_dim",
+    "sparse_block_size": "index_block_size",
+    "sparse_topk_blocks": "index_topk_blocks",
+    "sparse_local_block": "index_local_blocks",
+}
 EXPERTS: MoeNames = replace(
     NAMES,
     shared_gate_up=(f"{BLOCK}shared_experts.gate_proj", f"{BLOCK}shared_experts.up_proj"),
@@ -66,24 +74,20 @@ EXPERTS: MoeNames = replace(
 DECODER = WeightNames(qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
 #: The class of texts alone, which transformers writes, has gates and ups in one matrix.
 STACKED = "MiniMaxM3VLForCausalLM"
-#: What transformers calls the experts' block.
+#: What transformers calls the experts' block, and published files what chooses.
 RENAMED = {
+    r"\.self_attn\.index_(?=[qk]_(proj|norm)\.)": ".self_attn.indexer.",
     r"\.mlp\.(?=(gate|experts|shared_experts)\.)": f".{BLOCK}",
     rf"\.{BLOCK}gate\.e_score_correction_bias$": f".{BLOCK}e_score_correction_bias",
 }
 WHY_UNREAD = "the choice of blocks, all of which are read"
+UNREAD = r"\.self_attn\.indexer\."
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build MiniMaxM3VLForCausalLM, and the text part of MiniMaxM3SparseForConditionalGeneration.
-
-    Raises:
-        ConfigError: Texts may be longer than the blocks that a layer chooses.
-    """
+    """Build MiniMaxM3VLForCausalLM, also as MiniMaxM3SparseForConditionalGeneration's texts."""
     config = with_rotary_dim(with_expert_defaults(_respelled(config), DEFAULTS))
     types = layer_types(config, lambda i: FULL, (FULL, CHOOSING))
-    if CHOOSING in types:
-        _check_length(config, ctx)
     gates = (number(config, "swiglu_limit"), number(config, "swiglu_alpha"), 1.0)
     names, experts_names = DECODER, EXPERTS
     if config.architecture == STACKED:
@@ -105,11 +109,17 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     layers = layer_specs(
         config, ctx, [FULL] * len(types), partial_rotary=True, default_theta=DEFAULT_THETA
     )
-    sparse = _sparse(config)
+    rotation, sparse = layers[0].rotation, _sparse(config)
+    assert rotation is not None
+    blocks = _blocks(config, ctx, rotation.rotary_dim) if CHOOSING in types else None
     layers = with_experts(layers, experts, lambda i: sparse[i] == SPARSE)
+    if blocks is None:
+        ctx.weights.ignore([UNREAD], WHY_UNREAD)
+    else:
+        mixers = ("blocks" if kind == CHOOSING else "attention" for kind in types)
+        layers = tuple(replace(layer, mixer=m) for layer, m in zip(layers, mixers, strict=True))
     for pattern, name in RENAMED.items():
         ctx.weights.rename(pattern, name)
-    ctx.weights.ignore([r"\.self_attn\.index(_|er\.)[qk]_"], WHY_UNREAD)
     ctx.weights.ignore([r"^(model\.)?mtp\."], "layers that predict further tokens")
     spec = decoder_spec(
         config,
@@ -117,6 +127,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         intermediate_size=config.size("dense_intermediate_size"),
         norm_offset=1.0,
         gate_limits=gates,
+        blocks=blocks,
         names=names,
     )
     return DenseDecoder(spec, ctx)
@@ -147,11 +158,20 @@ def _sparse(config: ModelConfig) -> list[str]:
     return types
 
 
-def _check_length(config: ModelConfig, ctx: BuildContext) -> None:
-    blocks, size = config.size("index_topk_blocks"), config.size("index_block_size")
-    if ctx.max_model_len > blocks * size:
-        raise ConfigError(
-            f"max_model_len {ctx.max_model_len}: layers of type {CHOOSING} read {blocks} blocks of "
-            f"{size} tokens, and the choice among more of them is not served; use a "
-            f"--max-model-len of {blocks * size} or less"
-        )
+def _blocks(config: ModelConfig, ctx: BuildContext, rope_dim: int) -> BlockIndexerSpec | None:
+    """Say how blocks are chosen; None where all of the longest text is read."""
+    group, top_k = config.size("index_block_size"), config.size("index_topk_blocks")
+    if ctx.max_model_len <= top_k * group:
+        return None
+    local = config.size("index_local_blocks")
+    sizes = (config.size("index_n_heads"), config.size("index_head_dim"), rope_dim)
+    types = (ctx.dtype, ctx.kv_dtype, ctx.block_size)
+    index = BlockIndexerSpec(*sizes, group, top_k, local, *types)
+    kv_heads = config.size("num_key_value_heads")
+    if index.num_heads != kv_heads:
+        raise refuse(config, "index_n_heads", f"has a choice for each of {kv_heads} key heads")
+    if index.head_dim < rope_dim:
+        raise refuse(config, "index_head_dim", f"rotates {rope_dim} channels of it")
+    if local > top_k:
+        raise refuse(config, "index_local_blocks", f"reads {top_k} blocks at most")
+    return index

@@ -25,6 +25,7 @@ from hotshoe.layers import (
     stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
+from hotshoe_models.blocks import BlockMixer
 from hotshoe_models.compressed import CompressedMixer
 from hotshoe_models.convolutions import ConvMixer
 from hotshoe_models.delta import DeltaMixer
@@ -94,8 +95,7 @@ class AttentionMixer:
         if self._values is not None:
             qkv = self._values(qkv)
         out = self.attention(qkv, batch)
-        if gates is not None:
-            out = self._gated(out, gates)
+        out = out if gates is None else self._gated(out, gates)
         return self._o(out if keep is None else out[keep])
 
     def _gated(self, out: Tensor, gates: Tensor) -> Tensor:
@@ -106,8 +106,7 @@ class AttentionMixer:
 
 
 def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
-    layer, names = spec.layers[i], spec.names
-    prefix = names.layer.format(i)
+    layer, names, prefix = spec.layers[i], spec.names, spec.names.layer.format(i)
     return Attention(
         ctx,
         attention_spec(spec, ctx, i),
@@ -209,5 +208,6 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "attention+state": BothMixer,
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
     "compressed": CompressedMixer,
+    "blocks": BlockMixer,
     "mlp": MlpMixer,
 }

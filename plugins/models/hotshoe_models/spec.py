@@ -12,7 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
-from hotshoe.slots import Alibi, GatedDeltaSpec, SelectiveScanSpec, ShortConvSpec, StateSpaceSpec
+from hotshoe.slots import (
+    Alibi,
+    BlockIndexerSpec,
+    GatedDeltaSpec,
+    SelectiveScanSpec,
+    ShortConvSpec,
+    StateSpaceSpec,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +116,10 @@ class LayerSpec:
         temperature: Queries grow with their position; None for not at all.
         shares: The layer before this one whose keys and values it reads; None for its own.
         keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
-        o_bias: The projection behind attention has a bias; None for as the decoder says.
-        num_heads, head_dim, num_kv_heads, intermediate_size: Those of this layer; None for the
-            decoder's.
-        names: Of this layer, where its weights have others; None for the decoder's.
+        o_bias, num_heads, head_dim, num_kv_heads, intermediate_size: Those of this layer; None for
+            the decoder's.
+        names, latent: Of this layer, where they are others than the decoder's; else None.
         qkv_inputs: Channels that q, k and v are made of; None for the hidden size.
-        latent: Of mixers with latent attention: this layer's; None for the decoder's.
         sparsity: Share of the channels between MLP matrices that a threshold closes.
         compression: Of mixer "compressed": entries that it reads beside its window; None for none.
     """
@@ -313,8 +318,7 @@ class CompressedSpec:
 
     Attributes:
         q_dim: Size of the latents that q is made of.
-        rope_dim: Channels of a head that are rotated.
-        window: Tokens that a query sees, itself included.
+        rope_dim, window: Rotated channels of a head; tokens that a query sees, itself included.
         groups, group_dim: Heads go in so many groups, each of which makes so many channels, of
             which the output is made.
     """
@@ -346,8 +350,7 @@ class PerLayerSpec:
     """A second embedding, of which each layer gets a part; see `hotshoe_models.per_layer`.
 
     Attributes:
-        size: Channels for each layer.
-        rows: Of the table; ids behind it read row 0.
+        size, rows: Channels for each layer; rows of the table, ids behind which read row 0.
         scale: Factor on its rows.
     """
 
@@ -361,8 +364,7 @@ class StreamSpec:
     """Several residual streams (AltUp), of which a layer computes with one.
 
     Attributes:
-        count: How many there are.
-        active: The one that layers compute with.
+        count, active: How many there are, and the one that layers compute with.
         scaled: A layer's result is scaled channel by channel before it gets the per-layer input.
         laurel_rank: Channels between the two matrices beside attention.
     """
@@ -409,6 +411,7 @@ class DecoderSpec:
         state, selective, delta, conv: Of mixers with states.
         latent: Of mixers with latent attention.
         compressed: Of mixers that attend to compressed entries.
+        blocks: Of mixers that choose blocks of tokens, with all heads that choose.
         hyper: Residual streams; None for one residual.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
         logits_divisor: Logits are divided by it.
@@ -467,6 +470,7 @@ class DecoderSpec:
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None
     compressed: CompressedSpec | None = None
+    blocks: BlockIndexerSpec | None = None
     hyper: HyperSpec | None = None
     further_layers: int = 0
     unquantized: frozenset[str] = frozenset({"lm_head"})

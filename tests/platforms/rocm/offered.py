@@ -21,6 +21,7 @@ from hotshoe.slots import (
     AddNormSpec,
     AttentionMetadata,
     AttentionSpec,
+    BlockIndexerSpec,
     Candidate,
     CompressedAttentionSpec,
     CompressSpec,
@@ -57,12 +58,14 @@ from hotshoe_triton.device import ARCHS
 from hotshoe_triton.lora_cases import call_adapters
 from hotshoe_triton.matrix import Compiling
 from hotshoe_triton.sparse_cases import (
+    CHOICE,
     DEEPSEEK,
     ENTRIES,
     INDEX,
     MADE,
     SPARSE,
     STREAMS,
+    call_blocks,
     call_compress,
     call_compressed,
     call_index,
@@ -110,6 +113,7 @@ SPECS: dict[str, list[Any]] = {
     "packed_attention": [PackedAttentionSpec(12, 12, 64, BF16, 0.125, 64, 64)],
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
+    "block_indexer": [CHOICE],
     "sparse_mla_attention": [SPARSE],
     "compress": [MADE],
     "hyper_connection": [STREAMS],
@@ -164,6 +168,10 @@ def run_deltas(op: Any, spec: GatedDeltaSpec) -> None:
 
 def run_index(op: Any, spec: IndexerSpec) -> None:
     call_index(op, spec, 2, 8, "meta")
+
+
+def run_blocks(op: Any, spec: BlockIndexerSpec) -> None:
+    call_blocks(op, spec, 2, 8, "meta")
 
 
 def run_chosen(op: Any, spec: SparseMlaSpec) -> None:
@@ -252,6 +260,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "packed_attention": lambda op, spec: call_packed(op, spec, "meta"),
     "mla_attention": run_latents,
     "indexer": run_index,
+    "block_indexer": run_blocks,
     "sparse_mla_attention": run_chosen,
     "compress": run_compress,
     "hyper_connection": run_streams,

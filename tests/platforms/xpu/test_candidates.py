@@ -45,7 +45,14 @@ def test_one_candidate_of_each_slot_is_batch_invariant_where_triton_is() -> None
     # Products around latent attention are PyTorch's, which choose by the number of tokens. Of
     # blocks with states nobody has claimed it yet; columns of adapters are split by their tokens.
     without = {"communicator", "transfer", "mla_attention", "gated_delta", "state_space"}
-    without |= {"selective_scan", "short_conv", "indexer", "sparse_mla_attention", "lora"}
+    without |= {
+        "selective_scan",
+        "short_conv",
+        "indexer",
+        "block_indexer",
+        "sparse_mla_attention",
+        "lora",
+    }
     without |= {"compressed_attention", "hyper_connection", "tree_attention"}
     slots = {c.slot for c in offered()} - without
     assert set(claimed) == slots

@@ -5,6 +5,7 @@ directory with its transformers model; `Stepper` runs Hotshoe's model on it by h
 """
 
 import copy
+import inspect
 import json
 import random
 import secrets
@@ -117,8 +118,13 @@ class Variant:
         return bool(counts) and counts != chosen
 
     @property
-    def compresses(self) -> bool:
-        """Whether entries of its cache stand for several tokens, which sizes of blocks fit."""
+    def groups_tokens(self) -> bool:
+        """Whether it reads several tokens as one, which sizes of blocks fit."""
+        return not {"compress_rate_hca", "index_block_size"}.isdisjoint(self.values)
+
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether entries of its cache stand for several tokens."""
         return "compress_rate_hca" in self.values
 
 
@@ -2087,8 +2093,8 @@ MINIMAX3 = {
     "swiglu_limit": 1.5,
     "index_head_dim": 16,
     "index_n_heads": 2,
-    "index_block_size": 8,
-    "index_topk_blocks": LENGTH // 8,
+    "index_block_size": 16,
+    "index_topk_blocks": 2,
     "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
     "mlp_layer_types": ["dense", "sparse", "sparse"],
 }
@@ -2466,16 +2472,17 @@ class Checkpoint:
             # More than are seen are never chosen from; many scores are equal, as they are 0.
             at, top_k = scores.sort(-1, descending=True).values, output.shape[-1]
             at = torch.nn.functional.pad(at, (0, 1), value=-torch.inf)
-            gap = (at[:, top_k - 1] - at[:, top_k]).nan_to_num(torch.inf)
+            gap = (at[..., top_k - 1] - at[..., top_k]).nan_to_num(torch.inf)
             largest = at.masked_fill(at.isinf(), 0).abs().amax(-1)
-            found.append(gap <= NEAR * largest)
+            near = gap <= NEAR * largest  # of each head, where each chooses for itself
+            found.append(near.view(-1, near.shape[-1]).any(0))
 
         hooks = []
         for module in self.model.modules():
             kind = type(module).__name__.lower()
             if kind.endswith("router"):
                 hooks.append(module.register_forward_hook(judge))
-            if kind.endswith("indexer") and not hasattr(module, "topk_blocks"):
+            if kind.endswith("indexer"):
                 hooks.append(module.register_forward_hook(judge_index))
         self.logits(tokens)
         for hook in hooks:
@@ -2522,7 +2529,8 @@ def describe(variant: Variant) -> tuple[str, str, dict[str, Any]]:
 
 
 def index_scores(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return what an indexer chooses by [tokens, tokens], -inf for what a query does not see."""
+    """Return what an indexer chooses by [tokens, choices], -inf for what a query does not see; of
+    heads that choose for themselves [heads, tokens, choices]."""
     found: list[Tensor] = []
     plain = Tensor.topk
 
@@ -2532,7 +2540,8 @@ def index_scores(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tensor, "topk", topk)
-        type(module).forward(module, *inputs, *[None] * (5 - len(inputs)))
+        takes = len(inspect.signature(module.forward).parameters)
+        type(module).forward(module, *inputs, *[None] * (takes - len(inputs)))
     return found[0].masked_fill(found[0] < HIDDEN, -torch.inf)
 
 

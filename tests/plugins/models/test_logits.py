@@ -61,7 +61,7 @@ def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
     stepper = stepper_class(
         checkpoint.path,
         variant.max_model_len,
-        block_size=random.choice([4 if variant.compresses else 3, 8]),
+        block_size=random.choice([4 if variant.groups_tokens else 3, 8]),
         impl=variant.impl,
     )
     ours = run(stepper, texts, lambda i, done: random.choice([0, 1, 1, 5, 9]))

@@ -218,7 +218,7 @@ def test_dummy_weights_are_divided_alike(tmp_path) -> None:
 
 def row_elements(decision) -> int:
     """Return what a layer with a cache keeps of a token; 0 of any other operation."""
-    if decision.slot in ("mla_attention", "indexer"):
+    if decision.slot in ("mla_attention", "indexer", "block_indexer"):
         return decision.spec.row.channels
     if decision.slot == "sparse_mla_attention":
         return decision.spec.attention.row.channels
@@ -249,7 +249,7 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
         uses * 8 * row_elements(decision) * 4
         for decision, uses in zip(plan.decisions, plan.uses, strict=True)
     )
-    size = 1 << 18 if variant.compresses else size  # several caches for each layer
+    size = 1 << 18 if variant.keeps_entries else size  # several caches for each layer
     states = [
         (decision.spec, count)
         for decision, count in zip(plan.decisions, plan.uses, strict=True)

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.block_choice import BlockIndexerSpec
 from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
 from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
@@ -131,7 +132,7 @@ def _trees(spec: TreeAttentionSpec) -> Iterator[str]:
     yield from _reasons(attention)
 
 
-def _latents(spec: MlaAttentionSpec | IndexerSpec) -> Iterator[str]:
+def _latents(spec: MlaAttentionSpec | IndexerSpec | BlockIndexerSpec) -> Iterator[str]:
     known = (*TYPES, *QUANTIZED.values())
     if spec.kv_dtype not in known:
         yield f"keeps rows in {', '.join(known)}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
@@ -168,12 +169,20 @@ def _sparse(spec: SparseMlaSpec) -> Iterator[str]:
         yield f"attends to at least one token, not to {spec.top_k}"
 
 
-def _index(spec: IndexerSpec) -> Iterator[str]:
+def _index(spec: IndexerSpec | BlockIndexerSpec) -> Iterator[str]:
     yield from _latents(spec)
     if spec.top_k < 1:
         yield f"chooses at least one token, not {spec.top_k}"
     if not 0 <= spec.rope_dim <= spec.head_dim or spec.rope_dim % 2:
         yield f"rotates an even number of {spec.head_dim} channels, not {spec.rope_dim}"
+
+
+def _blocks(spec: BlockIndexerSpec) -> Iterator[str]:
+    yield from _index(spec)
+    if spec.group < 1 or spec.group % spec.block_size:
+        yield f"has blocks of {spec.group} tokens; use a --block-size that divides that"
+    if not 1 <= spec.local <= spec.top_k:
+        yield f"chooses 1 to {spec.top_k} blocks whatever they score, not {spec.local}"
 
 
 def _entries(spec: CompressSpec | CompressedAttentionSpec) -> Iterator[str]:
@@ -315,6 +324,7 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     MlaAttentionSpec: _latents,
     SparseMlaSpec: _sparse,
     IndexerSpec: _index,
+    BlockIndexerSpec: _blocks,
     CompressSpec: _entries,
     CompressedAttentionSpec: _entries,
     HyperConnectionSpec: _streams,
