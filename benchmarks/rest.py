@@ -6,8 +6,8 @@
 NAME is a folder of `benchmarks/models`, by default Llama-3.1-8B, with dummy weights. Times are
 seconds, one for each round. sleep: sleep at level 1, wake, and the first token behind it; switch:
 two engines, of which one goes to sleep and the other one wakes and answers; start: from the start
-of a process to its first token, with a checkpoint of random weights, as Llama names them, that
-`hotshoe preload` keeps.
+of `hotshoe generate` to its first token, with a checkpoint of random weights, as Llama names them,
+that `hotshoe preload` keeps.
 FIELD=VALUE are fields of `EngineConfig`. Engines share a device, so say there how much memory each
 has for its cache: kv_cache_memory_bytes=8000000000.
 """
@@ -22,14 +22,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gpu import DEFAULTS, MODELS, new_process
+from gpu import DEFAULTS, MODELS
 from limits import read_model
 
 FIXED = {"skip_tokenizer_init": True, "max_num_seqs": 256}
@@ -47,7 +48,7 @@ def main() -> None:
     cases = {
         "sleep": lambda: sleep(engine, args.rounds),
         "switch": lambda: switch(engine, args.rounds),
-        "start": lambda: start(MODELS / args.model, args.settings, args.rounds),
+        "start": lambda: start(MODELS / args.model, options, args.rounds),
     }
     for name in args.cases.split(","):
         cases[name]()
@@ -105,34 +106,57 @@ def switch(engine: dict[str, Any], rounds: int) -> None:
     report("switch, to the first token", times)
 
 
-def start(model: Path, settings: list[str], rounds: int) -> None:
+def start(model: Path, options: dict[str, Any], rounds: int) -> None:
+    """Time `hotshoe generate` while a keeper keeps files alone, then with imports."""
+    from hotshoe.cli.bench.startup import command_line, measure
+
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = Path(folder, "checkpoint")
+        checkpoint, config = Path(folder, "checkpoint"), Path(folder, "config.yaml")
         write(model, checkpoint)
-        arguments = ["--model", str(checkpoint), "load_format=safetensors", *settings]
-        new_process(arguments)  # compiles, and reads the files for the first time
-        command = [sys.executable, "-m", "hotshoe.cli", "preload", str(checkpoint)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        keeper = subprocess.Popen(command, text=True, **pipes)
-        try:
-            assert keeper.stdout is not None
-            while "are kept" not in (line := keeper.stdout.readline()):
-                if not line:
-                    raise SystemExit("hotshoe preload has ended; run it by hand to see why")
-            runs = [new_process(arguments)["total_s"] for _ in range(rounds)]
-        finally:
-            keeper.terminate()
-            keeper.wait()
-    report("start with a keeper", runs)
+        fixed = {"model": str(checkpoint), "max_num_seqs": FIXED["max_num_seqs"]}
+        config.write_text(
+            yaml.safe_dump({**DEFAULTS, "load_format": "safetensors", **fixed, **options})
+        )
+        command = command_line(str(config))
+        print(measure(command)["first_token_s"])  # compiles, and reads files for the first time
+        for what, flags in (("files alone are kept", ["--no-imports"]), ("imports, too", [])):
+            with keeping(checkpoint, flags):
+                runs = [measure(command) for _ in range(rounds)]
+            report(f"start, {what}", [run["first_token_s"] for run in runs])
+            phases = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+            print("  " + ", ".join(f"{k} {v:.2f}" for k, v in phases.items()), flush=True)
+
+
+@contextmanager
+def keeping(checkpoint: Path, flags: list[str]) -> Iterator[None]:
+    """Keep a checkpoint."""
+    command = [sys.executable, "-m", "hotshoe.cli", "preload", str(checkpoint), *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    keeper = subprocess.Popen(command, text=True, **pipes)
+    try:
+        assert keeper.stdout is not None
+        said = []
+        while "are kept" not in (line := keeper.stdout.readline()):
+            said.append(line)
+            if not line:
+                raise SystemExit("hotshoe preload has ended:\n" + "".join(said))
+        print("  " + said[-1].strip(), flush=True)
+        yield
+    finally:
+        keeper.terminate()
+        keeper.wait()
 
 
 def write(model: Path, folder: Path) -> None:
-    """Write a checkpoint of random weights, a file for each layer."""
+    """Write a checkpoint of random weights, a file for each layer, with some tokenizer."""
     import torch
     from safetensors.torch import save_file
 
+    import hotshoe_demo
+
     folder.mkdir()
     shutil.copy(model / "config.json", folder)
+    shutil.copy(Path(hotshoe_demo.__file__).parent / "model/tokenizer.json", folder)
     config, sizes = json.loads((model / "config.json").read_text()), read_model(model)
     hidden = sizes.hidden
     device = "cuda" if torch.cuda.is_available() else "cpu"

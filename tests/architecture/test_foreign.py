@@ -5,6 +5,7 @@ import ast
 #: Where everything is caught and not raised again, and why.
 ENDS = {
     "core/hotshoe/cli/main.py": "the command ends: an exit code instead of a traceback",
+    "core/hotshoe/engine/api/ahead.py": "a fork ends: its owner is told",
     "core/hotshoe/engine/transport/child.py": "the engine process ends: its owner is told",
     "core/hotshoe/engine/core/engine_core.py": "the engine ends: every request is told",
     "core/hotshoe/engine/transport/loop.py": "the engine's thread ends: every front end is told",

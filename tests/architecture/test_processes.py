@@ -22,6 +22,7 @@ STARTS = {
 #: Where this process is forked, and why.
 FORKS = {
     "core/hotshoe/cli/keeper/forking.py": "a keeper's commands",
+    "core/hotshoe/engine/api/ahead.py": "to try out what leaves threads",
     "core/hotshoe/engine/wire/spares.py": "a child that is wanted later",
     "core/hotshoe/runner/forkable.py": "to see which threads stay",
 }

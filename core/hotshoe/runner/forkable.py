@@ -1,26 +1,13 @@
-"""Keeps a process such that it can be forked: with one thread, and with no device taken."""
+"""Whether a process can be forked: it has one thread, and no device."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from hotshoe.layers.weights import HOST
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let one thread compute: where several have, a fork would wait for those that it lacks."""
-    number = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(number)
 
 
 def hindrance(device: str | None) -> str:

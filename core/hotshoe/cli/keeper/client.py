@@ -19,7 +19,7 @@ from pathlib import Path
 from hotshoe.cli.keeper import place
 
 #: Between two messages of a keeper's process until the command starts.
-ANSWER_S = 2.0
+ANSWER_S = 3.0
 #: What a fork says when it can become what was asked for, and hears, with streams, when it shall.
 READY, GO = b"r", b"g"
 #: Handed on to the process that runs the command.

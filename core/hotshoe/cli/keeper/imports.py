@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 
 from hotshoe.cli.keeper.place import COMMANDS
@@ -19,10 +20,12 @@ MODULES = (
 
 
 def import_commands(plugins: PluginManager) -> None:
-    """Import what commands need that start engines."""
+    """Import what commands need that start engines; one that lacks a package says so itself."""
     commands = plugins.mapping("hotshoe_commands")
-    known = [commands[name] for name in COMMANDS if name in commands]
-    for entry in known:
-        resolve_lazy(entry.target)
-    for name in (*MODULES, *(module for entry in known for module in entry.imports)):
+    for entry in (commands[name] for name in COMMANDS if name in commands):
+        with suppress(ImportError):
+            resolve_lazy(entry.target)
+            for name in entry.imports:
+                import_module(name)
+    for name in MODULES:
         import_module(name)

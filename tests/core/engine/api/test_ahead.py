@@ -1,22 +1,36 @@
 """What is imported ahead of an engine."""
 
+import os
+import sys
 from types import SimpleNamespace
 
-import torch
+import pytest
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.api import ahead
+from hotshoe.errors import EngineError, UserError
 from hotshoe.plugins import PluginManager
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
-def test_a_model_is_built_by_one_thread_and_its_platform_prepares(monkeypatch) -> None:
-    seen: list[int] = []
-    platform = SimpleNamespace(prepare=lambda: seen.append(torch.get_num_threads()))
-    monkeypatch.setattr(ahead, "choose_platform", lambda plugins, name: platform)
-    number = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        assert ahead.import_model(EngineConfig("demo", platform="cpu"), PluginManager()) == "cpu"
-        assert (seen, torch.get_num_threads()) == ([1], 3)
-    finally:
-        torch.set_num_threads(number)
+
+def test_what_a_model_imports_is_imported_and_its_platform_prepares(monkeypatch) -> None:
+    prepared: list[bool] = []
+    platform = SimpleNamespace(prepare=lambda: prepared.append(True))
+    monkeypatch.setattr(ahead, "named_platform", lambda config, plugins: platform)
+    plugins = PluginManager()
+    monkeypatch.delitem(sys.modules, "hotshoe_cpu.graph", raising=False)
+    assert ahead.import_model(EngineConfig("demo", platform="cpu"), plugins) == "cpu"
+    assert "hotshoe_cpu.graph" in sys.modules
+    assert prepared == [True]
+
+
+def test_a_model_that_cannot_be_built_is_the_users_affair() -> None:
+    with pytest.raises(UserError, match="unknown platform"):
+        ahead.import_model(EngineConfig("demo", platform="no-such"), PluginManager())
+
+
+@pytest.mark.parametrize("end", [lambda: os._exit(7), lambda: 1 / 0])
+def test_a_fork_that_ends_harms_nobody(end, capfd) -> None:
+    with pytest.raises(EngineError, match="has ended"):
+        ahead._tried(end)
