@@ -60,8 +60,10 @@ class EngineInfo:
         broken_plugins: Cause by name.
         sampling_defaults: Fields of `SamplingParams` for what requests leave open.
         has_logits: As in `WorkerInfo`.
-        tasks: Those that are served: "generate", "embed", "classify".
-        hidden_size: Entries of an embedding; 0 where none is made.
+        tasks: Those that are served: "generate", "embed", "classify", "token_embed",
+            "token_classify".
+        hidden_size: Of the model's states; 0 where it takes no embeddings.
+        vector_size: Entries of the vectors that it makes.
         pooling: How embeddings are made; None where none is.
         classifier: What classes there are; None where there are none.
         num_restarts: How many engines died before this one took over.
@@ -84,6 +86,7 @@ class EngineInfo:
     has_logits: bool = True
     tasks: tuple[str, ...] = ("generate",)
     hidden_size: int = 0
+    vector_size: int = 0
     pooling: Pooling | None = None
     classifier: Classifier | None = None
     num_restarts: int = 0

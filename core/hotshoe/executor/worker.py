@@ -36,7 +36,8 @@ class WorkerInfo:
         phases: Start-up phases and their seconds, in order; `allocate_cache` may add to it.
         report: What the platform says of itself, such as its thread count.
         free_bytes: Bytes that are free on the device, if that is known: no cache may take more.
-        tasks: What the model can be asked for: "generate", "embed", "classify".
+        tasks: What the model can be asked for: "generate", "embed", "classify", "token_embed",
+            "token_classify".
         hidden_size: Entries of the vectors that "embed" makes.
         class_pooling: Which state of a text "classify" reads.
         has_logits: Whether tokens are sampled from logits. Without them, requests that ask for log

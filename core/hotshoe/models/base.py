@@ -15,6 +15,8 @@ from hotshoe.types.trees import DraftTree
 
 #: What a model can be asked for: the next token of a text, one vector of it, or its class.
 GENERATE, EMBED, CLASSIFY = "generate", "embed", "classify"
+#: Vectors or classes of every token, which models can be asked for that take whole prompts.
+TOKEN_EMBED, TOKEN_CLASSIFY = "token_embed", "token_classify"
 
 
 class Model(Protocol):
@@ -58,8 +60,8 @@ class Model(Protocol):
         """Map hidden [n, hidden_size] to a task's result, a new tensor in float32.
 
         Returns:
-            Logits [n, vocab_size] for "generate", vectors [n, hidden_size] for "embed", logits
-            [n, classes] for "classify".
+            Logits [n, vocab_size] for "generate", vectors [n, hidden_size] for "embed" and
+            "token_embed", logits [n, classes] for "classify" and "token_classify".
         """
         ...
 

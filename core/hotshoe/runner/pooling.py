@@ -24,9 +24,9 @@ NOT_FINITE = "the hidden states hold NaN or infinity, so no vector can be made o
 
 
 def softmax(x: Vector) -> Vector:
-    """Return exp(x) over its sum."""
-    raised: Vector = np.exp(x - x.max())
-    found: Vector = raised / raised.sum()
+    """Return exp(x) over its sum, row by row."""
+    raised: Vector = np.exp(x - x.max(-1, keepdims=True))
+    found: Vector = raised / raised.sum(-1, keepdims=True)
     return found
 
 
@@ -41,22 +41,24 @@ ACTIVATIONS: dict[str, Callable[[Vector], Vector]] = {"softmax": softmax, "sigmo
 
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """Rows of one task whose vectors a step completes: [n, size] float32, and how each row wants
-    its own."""
+    """Rows of one task whose vectors a step completes: [n, size] float32, how many of them each row
+    has, and how it wants them."""
 
     rows: Sequence[int]
     pooling: Sequence[Pooling]
     vectors: Tensor
+    counts: Sequence[int]
 
     def book(self, result: StepResult, vectors: Tensor) -> None:
         """Put the host form of the vectors into a step's result; those not finite have failed."""
-        for row, pooling, vector in zip(self.rows, self.pooling, vectors.numpy(), strict=True):
-            kept = vector[: pooling.dimensions].astype(np.float64)
+        parts = torch.split(vectors, list(self.counts))
+        for row, pooling, part in zip(self.rows, self.pooling, parts, strict=True):
+            kept = part.numpy()[:, : pooling.dimensions].astype(np.float64)
             if not np.isfinite(kept).all():
                 result.failed[row] = NOT_FINITE
                 continue
             if pooling.normalize:
-                kept /= max(float(np.linalg.norm(kept)), TINY)
+                kept /= np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), TINY)
             if pooling.activation is not None:
                 kept = ACTIVATIONS[pooling.activation](kept)
             result.pooled[row] = kept.astype("<f4").tobytes()
@@ -71,6 +73,8 @@ def folded(kind: PoolingKind, own: Tensor, before: Tensor | None) -> Tensor:
     """
     if kind == "last":
         return own[-1].float()
+    if kind == "all":
+        return own.float() if before is None else torch.cat((before, own.float()))
     if kind == "cls":
         return own[0].float() if before is None else before
     found = own.float().sum(0) if kind == "mean" else own.amax(0).float()
@@ -135,8 +139,19 @@ class PoolingRows:
             else:
                 self._made[row] = made
         return [
-            PooledRows(rows, wanted, head(torch.stack([found[row] for row in rows]), task))
+            self._of_task(
+                rows, [found[row].reshape(-1, hidden.size(1)) for row in rows], head, task
+            )
             for task in POOLING_TASKS
             if (rows := [row for row in found if self._pooling[row].task == task])
-            and (wanted := [self._pooling[row] for row in rows])
         ]
+
+    def _of_task(
+        self,
+        rows: Sequence[int],
+        states: Sequence[Tensor],
+        head: Callable[[Tensor, str], Tensor],
+        task: str,
+    ) -> PooledRows:
+        wanted, counts = [self._pooling[row] for row in rows], [len(own) for own in states]
+        return PooledRows(rows, wanted, head(torch.cat(list(states)), task), counts)

@@ -33,6 +33,22 @@ class Classifier:
 
 
 @dataclass(slots=True)
+class TokenVectors:
+    """What a model makes of every token of a prompt.
+
+    Attributes:
+        vectors: Of each token, in order: an embedding, or probabilities of classes, or logits.
+        labels: The likeliest class of each token; None for embeddings.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    vectors: list[list[float]]
+    labels: list[str] | None = None
+
+
+@dataclass(slots=True)
 class ClassOutput:
     """What class a prompt is of.
 

@@ -5,10 +5,10 @@ from typing import Literal
 
 from hotshoe.errors import RequestError
 
-PoolingKind = Literal["last", "mean", "cls", "max"]
+PoolingKind = Literal["last", "mean", "cls", "max", "all"]
 POOLING_KINDS = ("last", "mean", "cls", "max")
-PoolingTask = Literal["embed", "classify"]
-POOLING_TASKS = ("embed", "classify")
+PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
+POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 Activation = Literal["softmax", "sigmoid"]
 
 
@@ -18,7 +18,7 @@ class Pooling:
 
     Attributes:
         task: Which of the model's heads makes it.
-        kind: Of all tokens the "last", the first ("cls"), the "mean" in float32, or the "max".
+        kind: The "last" token, the first ("cls"), the "mean" in float32, the "max", or "all" apart.
         normalize: The vector is divided by its Euclidean length.
         dimensions: The vector keeps so many leading entries before it is normalized; None keeps
             all. Source: Matryoshka representations, arXiv:2205.13147.
@@ -37,9 +37,9 @@ class PoolingParams:
     """A request for a vector; None leaves a choice to the model.
 
     Attributes:
-        dimensions, normalize: See `Pooling`; of task "embed" alone.
-        task: "embed" for an embedding, "classify" for the probabilities of classes.
-        use_activation: False gives logits in place of probabilities; of task "classify" alone.
+        dimensions, normalize: See `Pooling`; of embeddings alone.
+        task: "embed" or "classify", for probabilities; the others for each token.
+        use_activation: False gives logits in place of probabilities; of classes alone.
 
     Raises:
         RequestError: A value is of the wrong type or out of range; `field` names it.
@@ -57,9 +57,9 @@ class PoolingParams:
             if not isinstance(value := getattr(self, name), bool | None):
                 raise RequestError(f"{name} must be true or false, not {value!r}", name)
         if self.task not in POOLING_TASKS:
-            raise RequestError(f"task must be embed or classify, not {self.task!r}", "task")
-        foreign = ("dimensions", "normalize") if self.task == "classify" else ("use_activation",)
-        for name in foreign:
+            raise RequestError(f"task must be one of {POOLING_TASKS}, not {self.task!r}", "task")
+        embeds = self.task.endswith("embed")
+        for name in ("use_activation",) if embeds else ("dimensions", "normalize"):
             if getattr(self, name) is not None:
                 raise RequestError(
                     f"{name} means nothing to task {self.task!r}; leave it out", name
@@ -71,7 +71,7 @@ class PoolingParams:
         Raises:
             RequestError: The vector has fewer entries than were asked for.
         """
-        if self.task == "classify":
+        if self.task.endswith("classify"):
             return replace(model, activation=None) if self.use_activation is False else model
         if self.dimensions is not None and self.dimensions > hidden_size:
             why = f"dimensions is {self.dimensions}, but this model's vectors have {hidden_size}"

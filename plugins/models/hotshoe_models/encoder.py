@@ -27,7 +27,7 @@ from hotshoe.layers import (
     Rotation,
     Section,
 )
-from hotshoe.models.base import CLASSIFY, EMBED
+from hotshoe.models.base import CLASSIFY, EMBED, TOKEN_CLASSIFY, TOKEN_EMBED
 from hotshoe.slots import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.types.pooling import PoolingKind
 from hotshoe_models.mlps import parts_of
@@ -115,8 +115,8 @@ class Encoder:
         ctx: The build context.
 
     Attributes:
-        classify: Makes logits of classes; None where there are none. Builders set it, as well as
-            `class_pooling`, which state of a text it takes.
+        classify: Makes logits of classes, of texts or tokens; None where there are none. Builders
+            set it, as well as `class_pooling`, which state of a text it takes.
     """
 
     classify: Callable[[Tensor], Tensor] | None = None
@@ -129,7 +129,7 @@ class Encoder:
                 f"config.json: a hidden size of {size} does not divide among {spec.num_heads} heads"
             )
         self.vocab_size, self.hidden_size = spec.vocab_size, size
-        self.tasks = frozenset({EMBED})
+        self.tasks = frozenset({EMBED, TOKEN_EMBED})
         self._embed = Embedding(ctx, names.words, spec.vocab_size, size)
         self._positions, self._offset = _positions(spec, ctx), spec.position_offset
         self._types = Embedding(ctx, names.types, spec.num_types, size) if names.types else None
@@ -175,7 +175,7 @@ class Encoder:
 
     def head(self, hidden: Tensor, task: str) -> Tensor:
         """Return the hidden states themselves, or [n, classes] float32."""
-        if task == CLASSIFY:
+        if task in (CLASSIFY, TOKEN_CLASSIFY):
             assert self.classify is not None, "a task of models with classes"
             return self.classify(hidden)
         return hidden.float()

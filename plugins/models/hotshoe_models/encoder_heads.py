@@ -18,12 +18,12 @@ from torch.nn import functional
 from hotshoe.layers import BuildContext
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import CLASSIFY
+from hotshoe.models.base import CLASSIFY, TOKEN_CLASSIFY
 from hotshoe.models.pooling import read_classifier
 from hotshoe.slots import renewed
 from hotshoe.types.pooling import PoolingKind
 from hotshoe_models.encoder import Encoder
-from hotshoe_models.plugin import ARCHITECTURES, ENCODER_CLASSIFIERS
+from hotshoe_models.plugin import ARCHITECTURES, ENCODER_CLASSIFIERS, TOKEN_CLASSIFIERS
 from hotshoe_models.values import refuse
 
 Activation = Callable[[Tensor], Tensor]
@@ -124,7 +124,19 @@ def build(config: ModelConfig, ctx: BuildContext) -> Encoder:
     Raises:
         CheckpointError: Its classes are malformed, or the encoder's own description is.
     """
-    base = ENCODER_CLASSIFIERS[config.architecture]
+    return _with_head(config, ctx, ENCODER_CLASSIFIERS[config.architecture], CLASSIFY)
+
+
+def build_tokens(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build an encoder and its head for classes of tokens.
+
+    Raises:
+        CheckpointError: As above.
+    """
+    return _with_head(config, ctx, TOKEN_CLASSIFIERS[config.architecture], TOKEN_CLASSIFY)
+
+
+def _with_head(config: ModelConfig, ctx: BuildContext, base: str, task: str) -> Encoder:
     model: Encoder = resolve_lazy(ARCHITECTURES[base])(replace(config, architecture=base), ctx)
     names = NAMES.get("RobertaModel" if base in AS_ROBERTA else base, NAMES["BertModel"])
     if (chosen := config.get("classifier_activation")) is not None:
@@ -139,6 +151,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> Encoder:
         biases = config.get("classifier_bias") is True, config.get("norm_bias") is True
     eps = config.get("norm_eps", 1e-5)
     count = len(read_classifier(config).labels)
-    model.classify = ClassHead(ctx, names, model.hidden_size, count, True, biases, eps)
-    model.tasks = model.tasks | {CLASSIFY}
+    deep = task == CLASSIFY or names.norm is not None
+    if not deep:
+        names = replace(names, out="classifier")
+    model.classify = ClassHead(ctx, names, model.hidden_size, count, deep, biases, eps)
+    model.tasks = model.tasks | {task}
     return model

@@ -242,15 +242,17 @@ _ENCODERS = {
 }
 #: A head for words is not read. One for classes is built behind the encoder.
 ENCODER_CLASSIFIERS = {f"{name}ForSequenceClassification": f"{name}Model" for name in _ENCODERS}
+TOKEN_CLASSIFIERS = {f"{name}ForTokenClassification": f"{name}Model" for name in _ENCODERS}
 for _name, (_builder, _) in _ENCODERS.items():
     ARCHITECTURES |= dict.fromkeys(
         (f"{_name}Model", f"{_name}ForMaskedLM"), f"hotshoe_models.{_builder}"
     )
 ARCHITECTURES |= dict.fromkeys(ENCODER_CLASSIFIERS, "hotshoe_models.encoder_heads:build")
+ARCHITECTURES |= dict.fromkeys(TOKEN_CLASSIFIERS, "hotshoe_models.encoder_heads:build_tokens")
 ENCODERS = {
     f"{name}{use}": positions
     for name, (_, positions) in _ENCODERS.items()
-    for use in ("Model", "ForMaskedLM", "ForSequenceClassification")
+    for use in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 }
 
 #: Positions of models whose published files may leave them out.

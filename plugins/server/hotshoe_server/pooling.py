@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from hotshoe.engine.api.other_inputs import pooling_of
+from hotshoe.engine.api.other_inputs import check_numbers, pooling_of
 from hotshoe.text.pairs import pair_text
 from hotshoe.types import PoolingParams
 from hotshoe_server.call import Call
@@ -62,10 +63,35 @@ async def render_pair(served: Served, pair: tuple[str, str], separated: bool) ->
     return await renderer.run(render)
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made of a prompt: little-endian float32, of all of it or of each token; and how many
+    tokens were read."""
+
+    vector: bytes
+    token_ids: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+
 async def vectors(
     call: Call, body: PooledRequest, found: Iterable[Source], params: PoolingParams
 ) -> tuple[list[bytes], int]:
-    """Make a vector of each source; the first that cannot be made ends the request.
+    """Make a vector of each source; see `pooled`.
+
+    Returns:
+        Each vector as little-endian float32, and the number of tokens that were read.
+    """
+    made = await pooled(call, body, found, params)
+    return [one.vector for one in made], sum(one.num_tokens for one in made)
+
+
+async def pooled(
+    call: Call, body: PooledRequest, found: Iterable[Source], params: PoolingParams
+) -> list[Made]:
+    """Make what is asked for of each source; the first that cannot be made ends the request.
 
     Args:
         call, body: Of the request.
@@ -73,16 +99,18 @@ async def vectors(
             any of them is run.
         params: Of every vector.
 
-    Returns:
-        Each vector as little-endian float32, and the number of tokens that were read.
-
     Raises:
-        RequestError: The model makes no such vectors, or a text is malformed.
+        RequestError: The model makes no such vectors, a text is malformed, or the answer would have
+            too many numbers.
         ApiError: A prompt is empty or too long, or the model fails.
     """
     model, served = call.choose(body.model)
     pooling_of(served.client.info, params)
-    prompts = [await _checked(call, *source) for source in found]
+    prompts, total = [], 0
+    for source in found:
+        prompts.append(await _checked(call, *source))
+        total += len(prompts[-1].token_ids)
+        check_numbers(served.client.info, params, total, source[0])
     # A long list takes no more of the queue than a request for as many sequences may.
     turns = asyncio.Semaphore(served.config.max_sequences)
 
@@ -102,7 +130,7 @@ async def vectors(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return made, sum(len(prompt.token_ids) for prompt in prompts)
+    return [Made(vector, p.token_ids) for vector, p in zip(made, prompts, strict=True)]
 
 
 async def _checked(call: Call, field: str, make: Callable[[], Awaitable[Rendered]]) -> Rendered:

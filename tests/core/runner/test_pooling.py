@@ -34,7 +34,7 @@ class Steps:
             )
         ]
         places = self.pooling.among(inputs)
-        heads = {"embed": 1.0, "classify": -1.0}
+        heads = {"embed": 1.0, "token_embed": 1.0, "classify": -1.0, "token_classify": -1.0}
         hidden = self.table[ids]
         found = self.pooling.take(inputs, places, hidden, lambda x, task: x * heads[task])
         result = StepResult(0, [], [])
@@ -100,10 +100,28 @@ def test_a_row_that_is_taken_over_starts_anew() -> None:
 @pytest.mark.parametrize("normalize", [True, False])
 def test_a_vector_that_is_not_finite_fails_its_row_alone(value, normalize) -> None:
     pooling = Pooling("last", normalize)
-    pooled = PooledRows([3, 1], [pooling, pooling], torch.tensor([[1.0, value], [3.0, 4.0]]))
+    vectors = torch.tensor([[1.0, value], [3.0, 4.0]])
+    pooled = PooledRows([3, 1], [pooling, pooling], vectors, [1, 1])
     result = StepResult(0, [], [])
     pooled.book(result, pooled.vectors)
     assert (list(result.pooled), result.failed) == ([1], {3: NOT_FINITE})
+
+
+@pytest.mark.parametrize("chunks", [[5], [2, 3]])
+def test_rows_of_all_tokens_are_made_beside_others(chunks) -> None:
+    steps, ids = Steps(), [3, 9, 4, 3, 7]
+    fresh = [
+        new(1, ids, Pooling("all", True, 4)),
+        new(0, ids, Pooling("last", False)),
+        new(2, ids, Pooling("all", False, task="token_classify", activation="softmax")),
+    ]
+    for i, count in enumerate(chunks):
+        _, result = steps.run(dict.fromkeys((2, 1, 0), count), *(fresh if i == 0 else ()))
+    hidden = steps.table[ids]
+    cut = hidden[:, :4] / hidden[:, :4].norm(dim=1, keepdim=True)
+    torch.testing.assert_close(vector(result, 1).view(5, 4), cut)
+    torch.testing.assert_close(vector(result, 0), hidden[-1])
+    torch.testing.assert_close(vector(result, 2).view(5, SIZE), (-hidden).softmax(1))
 
 
 @pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])

@@ -32,7 +32,9 @@ def test_normalize_is_a_truth_value() -> None:
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"task": "token_embed"}, "task"),
+        ({"task": "tokens"}, "task"),
+        ({"task": "token_embed", "use_activation": True}, "use_activation"),
+        ({"task": "token_classify", "dimensions": 3}, "dimensions"),
         ({"task": ["embed"]}, "task"),
         ({"use_activation": True}, "use_activation"),
         ({"task": "classify", "use_activation": 1}, "use_activation"),

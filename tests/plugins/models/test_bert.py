@@ -75,14 +75,14 @@ def test_vectors_are_those_of_transformers(tmp_path, family, flag) -> None:
     modules(tmp_path, flag)
     with LLM(str(tmp_path), max_num_batched_tokens=70, max_num_seqs=3, **OPTIONS) as llm:
         info = llm.engine.info
-        assert info.tasks == ("embed",) and info.memory["kv_cache"] == 0
+        assert info.tasks == ("embed", "token_embed") and info.memory["kv_cache"] == 0
         assert info.config.max_model_len == 64
         for _ in range(2):
             found = llm.embed([TokensPrompt(p) for p in PROMPTS])
             for prompt, output in zip(PROMPTS, found, strict=True):
                 wanted = POOLED[flag](states(model, prompt))
                 close(output.embedding, wanted / wanted.norm())
-        with pytest.raises(RequestError, match="generates no text; its tasks: embed"):
+        with pytest.raises(RequestError, match="generates no text; its tasks: embed, token_embed"):
             llm.generate(TokensPrompt([1]), SamplingParams())
 
 

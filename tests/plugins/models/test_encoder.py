@@ -17,7 +17,7 @@ from tests.plugins.models.test_bert import (
 )
 
 from hotshoe import LLM, PoolingParams, TokensPrompt
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, RequestError
 from hotshoe_models import bert, distilbert, modernbert, nomic_bert
 from hotshoe_models.plugin import ENCODER_CLASSIFIERS, ENCODERS
 
@@ -79,10 +79,43 @@ def test_classes_are_those_of_transformers(tmp_path, family) -> None:
     model = made(tmp_path, family, "ForSequenceClassification", num_labels=3)
     params = PoolingParams(task="classify", use_activation=False)
     with LLM(str(tmp_path), max_num_batched_tokens=70, max_num_seqs=3, **OPTIONS) as llm:
-        assert llm.engine.info.tasks == ("classify",)
+        assert llm.engine.info.tasks == ("classify", "token_embed")
         found = llm.classify([TokensPrompt(p) for p in PROMPTS], params)
     for prompt, output in zip(PROMPTS, found, strict=True):
         close(output.probs, logits(model, prompt), ATOL)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classes_of_tokens_are_those_of_transformers(tmp_path, family) -> None:
+    model = made(tmp_path, family, "ForTokenClassification", id2label={0: "O", 1: "B", 2: "I"})
+    raw = PoolingParams(task="token_classify", use_activation=False)
+    prompts = [TokensPrompt(p) for p in PROMPTS]
+    with LLM(str(tmp_path), max_num_batched_tokens=70, max_num_seqs=3, **OPTIONS) as llm:
+        assert llm.engine.info.tasks == ("token_classify", "token_embed")
+        found, likely = llm.token_classify(prompts, raw), llm.token_classify(prompts)
+        with pytest.raises(RequestError, match="no head for classes"):
+            llm.classify(prompts)
+    for prompt, output, probable in zip(PROMPTS, found, likely, strict=True):
+        wanted = logits(model, prompt)
+        close(output.vectors, wanted, ATOL)
+        close(probable.vectors, wanted.softmax(1), ATOL)
+        assert output.labels == ["OBI"[i] for i in wanted.argmax(1).tolist()]
+
+
+def test_vectors_of_tokens_share_steps_with_others(tmp_path) -> None:
+    model = made(tmp_path, "Bert")
+    tokens = PoolingParams(task="token_embed")
+    short = PoolingParams(dimensions=8, normalize=False, task="token_embed")
+    with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:
+        assert llm.engine.info.tasks == ("embed", "token_embed")
+        llm.engine.add("a", TokensPrompt(PROMPTS[1]), PoolingParams())
+        found = llm.token_embed([TokensPrompt(p) for p in PROMPTS], tokens)
+        [cut] = llm.token_embed(TokensPrompt(PROMPTS[0]), short)
+    for prompt, output in zip(PROMPTS, found, strict=True):
+        hidden = states(model, prompt)
+        close(output.vectors, hidden / hidden.norm(dim=1, keepdim=True))
+        assert output.prompt_token_ids == prompt and output.labels is None
+    close(cut.vectors, states(model, PROMPTS[0])[:, :8], ATOL)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -100,7 +133,7 @@ def test_a_model_of_pairs_gives_the_second_text_its_type(tmp_path) -> None:
     model = made(tmp_path, "Bert", "ForSequenceClassification", **values)
     pair = [1, 5, 6, SEPARATOR, 7, 8, 9, SEPARATOR]
     with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:
-        assert llm.engine.info.tasks == ("classify", "embed")
+        assert llm.engine.info.tasks == ("classify", "embed", "token_embed")
         [output] = llm.classify(TokensPrompt(pair))
         [vector] = llm.embed(TokensPrompt(pair), PoolingParams(normalize=False))
     types = [0] * 4 + [1] * 4

@@ -80,7 +80,7 @@ class ScriptedEngine:
         self.tokenizer = tokenizer
         self.config = EngineConfig(max_model_len=MAX_MODEL_LEN, block_size=16)
         facts = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1, frozenset({"a", "b"}))
-        tasks = {"tasks": ("generate", "embed"), "pooling": Pooling("last"), "hidden_size": 2**20}
+        tasks = {"tasks": ("generate", "embed"), "pooling": Pooling("last"), "vector_size": 2**20}
         self.info = EngineInfo(self.config, "/model", 8192, 64, (8183,), facts, **tasks)
         self.reply = "Hello there"
         self.error: Exception | None = None

@@ -6,6 +6,9 @@ from hotshoe.engine.client import EngineInfo
 from hotshoe.errors import RequestError
 from hotshoe.types import EmbedsPrompt, Pooling, PoolingParams, SamplingParams, TokensPrompt
 
+#: Most numbers that one answer may have: all states of a prompt of 8,192 tokens, 1,024 each.
+MAX_NUMBERS = 2**23
+
 #: Parameters that look at the prompt's token ids, with the values that do not.
 _ABOUT_PROMPT = {"prompt_logprobs": None, "repetition_penalty": 1.0}
 
@@ -16,21 +19,72 @@ def pooling_of(info: EngineInfo, params: PoolingParams) -> Pooling:
     Raises:
         RequestError: It makes none, or not such a one.
     """
+    if params.task.startswith("token"):
+        return params.over(_token_pooling(info, params.task), info.vector_size)
     if params.task == "classify":
-        if info.classifier is None:
+        if info.classifier is None or params.task not in info.tasks:
             raise RequestError(
                 "this model has no head for classes; serve a checkpoint of a class such as "
                 "LlamaForSequenceClassification",
                 "model",
             )
-        return params.over(info.classifier.pooling(), info.hidden_size)
+        return params.over(info.classifier.pooling(), info.vector_size)
     if "embed" not in info.tasks or info.pooling is None:
         raise RequestError(
             "this model makes no embeddings: its checkpoint does not say how (modules.json), "
             "and the engine was not told (--pooling last, mean, cls or max)",
             "model",
         )
-    return params.over(info.pooling, info.hidden_size)
+    return params.over(info.pooling, info.vector_size)
+
+
+def _token_pooling(info: EngineInfo, task: str) -> Pooling:
+    """Return how the vectors or classes of tokens are made.
+
+    Raises:
+        RequestError: There are none.
+    """
+    if task not in info.tasks:
+        kinds = {
+            "token_embed": "encoders make",
+            "token_classify": "encoders with a head for them make",
+        }
+        raise RequestError(
+            f"this model has no task {task}; {kinds[task]} vectors of tokens, as far as those of "
+            "a step fit into a message (--max-num-batched-tokens)",
+            "model",
+        )
+    if task == "token_embed":
+        return Pooling("all", task="token_embed")
+    assert info.classifier is not None, "classes of tokens have names"
+    activation = info.classifier.activation
+    return Pooling("all", normalize=False, task="token_classify", activation=activation)
+
+
+def check_numbers(info: EngineInfo, params: PoolingParams, num_tokens: int, field: str) -> None:
+    """Refuse a request whose answer would be too long.
+
+    Args:
+        info: Of the engine.
+        params: Of the request.
+        num_tokens: Of all prompts together.
+        field: Has the prompts.
+
+    Raises:
+        RequestError: It would have more than `MAX_NUMBERS`.
+    """
+    if not params.task.startswith("token"):
+        return
+    size = params.dimensions or info.vector_size
+    if params.task == "token_classify" and info.classifier is not None:
+        size = len(info.classifier.labels)
+    if num_tokens * size > MAX_NUMBERS:
+        raise RequestError(
+            f"{num_tokens} tokens with {size} numbers each are {num_tokens * size} numbers, but an "
+            f"answer may have {MAX_NUMBERS}; give fewer or shorter texts, or ask for fewer "
+            "dimensions",
+            field,
+        )
 
 
 def read_embeds(

@@ -9,7 +9,7 @@ from hotshoe.engine.api.engine import Engine
 from hotshoe.errors import EngineError, RequestError
 from hotshoe.text.pairs import pair_text
 from hotshoe.types import PoolingParams, Prompt, RequestOutput, TokensPrompt
-from hotshoe.types.classes import ClassOutput
+from hotshoe.types.classes import ClassOutput, TokenVectors
 
 
 class PoolingVerbs:
@@ -65,6 +65,42 @@ class PoolingVerbs:
             found.append(ClassOutput(output.request_id, output.prompt, ids, label, probs))
         return found
 
+    def token_embed(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+    ) -> list[TokenVectors]:
+        """Make a vector of each token of each prompt. The order is that of the prompts.
+
+        Args:
+            prompts: As for `embed`.
+            params: For all of them, of task "token_embed"; default: vectors of length 1.
+
+        Raises:
+            RequestError: A prompt or parameter is bad, or the model makes no such vectors; then
+                none of the prompts is run.
+        """
+        params = params or PoolingParams(task="token_embed")
+        return [_by_token(output) for output in self._made(prompts, params, "token_embed")]
+
+    def token_classify(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+    ) -> list[TokenVectors]:
+        """Say of what class each token of each prompt is. The order is that of the prompts.
+
+        Args:
+            prompts: As for `embed`.
+            params: For all of them, of task "token_classify"; default: probabilities.
+
+        Raises:
+            RequestError: As above.
+        """
+        params = params or PoolingParams(task="token_classify")
+        found = [_by_token(output) for output in self._made(prompts, params, "token_classify")]
+        classifier = self.engine.info.classifier
+        assert classifier is not None, "requests for classes are refused without"
+        for one in found:
+            one.labels = [classifier.labels[row.index(max(row))] for row in one.vectors]
+        return found
+
     def score(self, queries: str | Sequence[str], documents: str | Sequence[str]) -> list[float]:
         """Say how well texts match, one query with each document or each with its own.
 
@@ -110,6 +146,14 @@ class PoolingVerbs:
         if failed:
             raise EngineError(f"a vector could not be made: {failed[0]}")
         return outputs
+
+
+def _by_token(output: RequestOutput) -> TokenVectors:
+    """Divide the numbers of a prompt among its tokens."""
+    numbers, ids = output.embedding or [], output.prompt_token_ids
+    size = len(numbers) // len(ids)
+    rows = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+    return TokenVectors(output.request_id, output.prompt, ids, rows)
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:

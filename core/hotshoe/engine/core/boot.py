@@ -7,7 +7,7 @@ the description (`EngineInfo`) and load the tokenizer that it names.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from hotshoe.engine.core.engine_core import EngineCore
 from hotshoe.engine.start.places import find_model, read_tokenizer
 from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
+from hotshoe.engine.wire.connection import MAX_MESSAGE_BYTES
+from hotshoe.executor import WorkerInfo
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.pooling import read_classifier
 from hotshoe.plugins import PluginManager
@@ -109,7 +111,7 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
     setup, workers, found = core.setup, core.workers, core.info
     pooling = setup.pooling if "embed" in found.tasks else None
     classifier = None
-    if "classify" in found.tasks:
+    if {"classify", "token_classify"} & {*found.tasks}:
         classifier = replace(read_classifier(setup.model_config), kind=found.class_pooling)
     return EngineInfo(
         config=setup.config,
@@ -126,12 +128,23 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
         broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
         sampling_defaults=setup.sampling_defaults,
         has_logits=found.has_logits,
-        tasks=tuple(t for t in found.tasks if t != "embed" or pooling is not None),
+        tasks=tuple(_served(setup, found)),
         hidden_size=found.hidden_size,
+        vector_size=found.hidden_size,
         pooling=pooling,
         classifier=classifier,
         arguments=declared_arguments(setup.processors),
     )
+
+
+def _served(setup: EngineSetup, found: WorkerInfo) -> Iterator[str]:
+    """Yield the tasks of a worker that are served: embeddings where somebody says how these are
+    made, and vectors of tokens where those of a step fit into a message."""
+    numbers = setup.config.max_num_batched_tokens * max(found.hidden_size, 1)
+    for task in found.tasks:
+        fits = not task.startswith("token") or 4 * numbers <= MAX_MESSAGE_BYTES // 2
+        if fits and (task != "embed" or setup.pooling is not None):
+            yield task
 
 
 def _describe_decision(decision: Decision) -> DecisionInfo:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
+
 from hotshoe.text.output_processor import floats
 from hotshoe_server.call import Call
 from hotshoe_server.endpoints.embeddings import written
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.pooling import sources, vectors
+from hotshoe_server.pooling import Made, pooled, sources, vectors
 from hotshoe_server.schemas.classes import (
     ClassifyAnswer,
     ClassifyRequest,
@@ -39,10 +41,22 @@ async def pool(call: Call, body: PoolingRequest) -> PoolingAnswer:
     """Make a vector of each text, by the task that is asked for or that the model has."""
     _, served = call.choose(body.model)
     params = body.params(served.client.info.tasks)
-    made, count = await vectors(call, body, sources(served, body), params)
-    data = [Pooled(i, written(vector, body.encoding_format)) for i, vector in enumerate(made)]
+    found = await pooled(call, body, sources(served, body), params)
+    made, count = [one.vector for one in found], sum(one.num_tokens for one in found)
+    if params.task.startswith("token") and body.encoding_format != "base64":
+        data = [Pooled(i, _rows(one)) for i, one in enumerate(found)]
+    else:
+        data = [Pooled(i, written(vector, body.encoding_format)) for i, vector in enumerate(made)]
     name, usage = f"pool-{call.id}", PooledUsage(count, count)
     return PoolingAnswer(name, int(time.time()), body.model or served.name, data, usage)
+
+
+def _rows(made: Made) -> list[list[float]]:
+    """Return the numbers of each token."""
+    rows: list[list[float]] = (
+        np.frombuffer(made.vector, "<f4").reshape(made.num_tokens, -1).tolist()
+    )
+    return rows
 
 
 ENDPOINTS = [

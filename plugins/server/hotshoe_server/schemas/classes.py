@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
 from hotshoe.types import PoolingParams
+from hotshoe.types.pooling import PoolingTask
 from hotshoe_server.schemas.embeddings import PooledUsage, TextRequest, VectorForm
 
 
@@ -42,15 +43,20 @@ class ClassifyAnswer(Struct, tag="list", tag_field="object"):
     usage: PooledUsage
 
 
+#: Which task is meant where a model has several.
+ORDER: tuple[PoolingTask, ...] = ("embed", "classify", "token_classify", "token_embed")
+
+
 class PoolingRequest(VectorForm):
     """Texts of which the model makes what it can."""
 
     PREFIX: ClassVar[str] = "pool"
 
-    task: Literal["embed", "classify"] | None = None
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
 
     def params(self, tasks: Collection[str]) -> PoolingParams:
-        """Return what the engine takes; a request without a task asks for vectors if it can.
+        """Return what the engine takes; a request without a task asks for the first of them that
+        the model has.
 
         Args:
             tasks: Of the model.
@@ -58,17 +64,18 @@ class PoolingRequest(VectorForm):
         Raises:
             RequestError: A value is out of range, or of no use to the task.
         """
-        task = self.task or ("embed" if "embed" in tasks or "classify" not in tasks else "classify")
-        if task == "embed":
-            return PoolingParams(self.dimensions, self.normalized())
-        return PoolingParams(self.dimensions, self.normalize, "classify", self.use_activation)
+        task = self.task or next((one for one in ORDER if one in tasks), "embed")
+        if task.endswith("embed"):
+            return PoolingParams(self.dimensions, self.normalized(), task)
+        return PoolingParams(self.dimensions, self.normalize, task, self.use_activation)
 
 
 class Pooled(Struct, tag="pooling", tag_field="object"):
-    """What was made of one text: numbers, or base64 of their little-endian float32."""
+    """What was made of one text: numbers, or base64 of their little-endian float32; a list of
+    numbers for each token where that is the task."""
 
     index: int
-    data: list[float] | str
+    data: Sequence[float | list[float]] | str
 
 
 class PoolingAnswer(Struct, tag="list", tag_field="object"):

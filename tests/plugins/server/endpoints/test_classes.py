@@ -94,7 +94,8 @@ def test_pooling_gives_numbers(app, served) -> None:
     assert list(struct.unpack(f"<{len(packed) // 4}f", packed)) == wanted
     for body, param in (
         ({"task": "embed"}, "model"),
-        ({"task": "token_embed"}, "task"),
+        ({"task": "tokens"}, "task"),
+        ({"task": "token_embed"}, "model"),
         ({"dimensions": 2}, "dimensions"),
     ):
         refused = app.post("/pooling", input=[5], **body)
