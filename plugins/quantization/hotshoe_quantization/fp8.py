@@ -52,6 +52,8 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
     """
     values = Values(config)
     values.one_of(("e4m3", "float8_e4m3fn"), "fmt", "fp8_format", default="e4m3")
+    # GPTQModel's FP8 is divided by its scales, a row's.
+    values.one_of(("multiply",), "weight_scale_semantics", default="multiply")
     static = (
         values.one_of(("dynamic", "static"), "activation_scheme", default="dynamic") == "static"
     )

@@ -111,6 +111,10 @@ EXACT = {
         {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
         {"": awq(32)},
     ),
+    "awq-sym": Written(
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": False},
+        {"": awq(32, symmetric=True)},
+    ),
     "gptq-4-sym": Written(gptq_config(4, 32, True), {"": gptq(4, 32, True)}),
     "gptq-4-row": Written(gptq_config(4, -1, False), {"": gptq(4, -1, False)}),
     "gptq-8": Written(gptq_config(8, 16, False), {"": gptq(8, 16, False)}),

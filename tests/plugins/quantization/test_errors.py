@@ -34,7 +34,7 @@ BAD = [
     (four_bits.read_awq, AWQ | {"bits": 3}, "bits is read as 4, not 3"),
     (four_bits.read_awq, AWQ | {"bits": "4"}, "bits is read as 4, not '4'"),
     (four_bits.read_awq, AWQ | {"version": "gemv"}, "version is read as gemm, not 'gemv'"),
-    (four_bits.read_awq, AWQ | {"zero_point": False}, "zero_point is read as True, not False"),
+    (four_bits.read_awq, AWQ | {"zero_point": "no"}, "zero_point is read as True or False"),
     (four_bits.read_awq, AWQ | {"group_size": 0}, "group_size must be a positive integer"),
     (four_bits.read_awq, AWQ | {"group_size": None}, "group_size must be a positive integer"),
     (four_bits.read_awq, AWQ | {"modules_to_not_convert": "lm_head"}, "must be a list of names"),
@@ -63,6 +63,11 @@ BAD = [
     (fp8.read, {"weight_block_size": [128]}, "weight_block_size must be two sizes"),
     (fp8.read, {"weight_block_size": [128, 0]}, "weight_block_size must be two sizes"),
     (fp8.read, {"fmt": "e5m2"}, "fmt is read as e4m3"),
+    (
+        fp8.read,
+        {"weight_scale_semantics": "inverse"},
+        "semantics is read as multiply, not 'inverse'",
+    ),
     (fp8.read, {"activation_scheme": "both"}, "activation_scheme is read as dynamic or static"),
     (
         fp8.read,

@@ -119,9 +119,10 @@ def runs_of(columns: int, size: int) -> Tensor:
     return torch.arange(columns) // (columns if size == -1 else size)
 
 
-def awq(size: int) -> Quantizer:
+def awq(size: int, symmetric: bool = False) -> Quantizer:
     def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        values, scale, zero, dense = integers(weight, 4, runs_of(weight.shape[1], size), False)
+        runs = runs_of(weight.shape[1], size)
+        values, scale, zero, dense = integers(weight, 4, runs, symmetric)
         return {
             "qweight": words(values.T, 4, AWQ_ORDER),
             "qzeros": words(zero.T, 4, AWQ_ORDER),

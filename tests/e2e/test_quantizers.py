@@ -1,7 +1,7 @@
-"""Checkpoints that llm-compressor writes, against what transformers computes of the same weights.
+"""Checkpoints that other programs write, against what transformers computes of the same weights.
 
-`make real-compressor` installs it, in an environment of its own beside this one; without it these
-tests are skipped.
+`make real-compressor` and `make real-gptqmodel` install llm-compressor and GPTQModel, each in an
+environment of its own beside this one; without it their tests are skipped.
 """
 
 import subprocess
@@ -14,16 +14,10 @@ import torch
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe_demo.plugin import hotshoe_named_models
 
-PYTHON = Path(f"{sys.prefix}-compressor", "bin", "python")
-pytestmark = [
-    pytest.mark.slow,  # the bundled model is quantized for each scheme
-    pytest.mark.skipif(
-        not PYTHON.exists(), reason="needs llm-compressor: run `make real-compressor`"
-    ),
-]
+pytestmark = pytest.mark.slow  # the bundled model is quantized for each scheme
 #: Whether x is rounded to 8 bits. Then a number of some texts falls to the other side, and all that
 #: comes behind it differs; most texts agree.
-SCHEMES = {
+COMPRESSOR = {
     "FP8_DYNAMIC": True,
     "FP8_BLOCK": True,
     "W8A8": True,
@@ -34,14 +28,30 @@ SCHEMES = {
     "NVFP4": False,
     "MXFP4": False,
 }
+GPTQMODEL = dict.fromkeys(("GPTQ-4", "GPTQ-8", "GPTQ-3", "GPTQ-4-ACT", "GPTQ-4-ASYM", "AWQ"), False)
+#: The environment's name, and a program in this folder.
+PROGRAMS = {"compressor": ("compress.py", COMPRESSOR), "gptqmodel": ("gptq.py", GPTQMODEL)}
+CASES = [(writer, scheme) for writer, (_, schemes) in PROGRAMS.items() for scheme in schemes]
 CLOSE = 1e-3
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_log_probabilities(scheme: str, tmp_path: Path) -> None:
-    command = [str(PYTHON), str(Path(__file__).with_name("compress.py"))]
+@pytest.mark.parametrize(("writer", "scheme"), CASES)
+def test_log_probabilities(writer: str, scheme: str, tmp_path: Path) -> None:
+    python = Path(f"{sys.prefix}-{writer}", "bin", "python")
+    if not python.exists():
+        pytest.skip(f"needs an environment of its own: run `make real-{writer}`")
+    program, schemes = PROGRAMS[writer]
+    # GPTQModel takes one of two cores, and wants two.
+    command = [
+        "env",
+        "GPTQMODEL_CPU_WORKERS=2",
+        str(python),
+        str(Path(__file__).with_name(program)),
+    ]
     words = [hotshoe_named_models()["demo"], str(tmp_path), scheme]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     ids, logits = torch.load(tmp_path / scheme / "expected.pt")
     wanted = torch.log_softmax(logits, -1)
@@ -56,4 +66,4 @@ def test_log_probabilities(scheme: str, tmp_path: Path) -> None:
         errors.append((ours - expected[list(found.token_ids)]).abs().max())
     far = torch.stack(errors)
     print(f"{scheme}: median {far.median():.1e}, largest {far.max():.1e}")
-    assert (far.median() if SCHEMES[scheme] else far.max()) < CLOSE
+    assert (far.median() if schemes[scheme] else far.max()) < CLOSE
