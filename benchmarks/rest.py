@@ -4,10 +4,10 @@
                               [FIELD=VALUE ...]
 
 NAME is a folder of `benchmarks/models`, by default Llama-3.1-8B, with dummy weights. Times are
-seconds, one for each round. sleep: sleep at level 1, wake, and the first token behind it; switch:
-two engines, of which one goes to sleep and the other one wakes and answers; start: from the start
-of `hotshoe generate` to its first token, with a checkpoint of random weights, as Llama names them,
-that `hotshoe preload` keeps.
+seconds, one for each round. sleep: sleep at level 1, and wake, with the first token and without;
+switch: two engines, of which one goes to sleep and the other one wakes and answers; start: from the
+start of `hotshoe generate` to its first token, with a checkpoint of random weights, as Llama names
+them, that `hotshoe preload` keeps.
 FIELD=VALUE are fields of `EngineConfig`. Engines share a device, so say there how much memory each
 has for its cache: kv_cache_memory_bytes=8000000000.
 """
@@ -77,13 +77,14 @@ def first_token(llm: Any) -> None:
 def sleep(engine: dict[str, Any], rounds: int) -> None:
     from hotshoe import LLM
 
-    times: dict[str, list[float]] = {"sleep": [], "wake": [], "first token behind it": []}
+    times: dict[str, list[float]] = {"sleep": [], "wake": [], "wake, to the first token": []}
     with LLM(**engine) as llm:
         first_token(llm)
         for _ in range(rounds):
             times["sleep"].append(seconds(llm.sleep))
             times["wake"].append(seconds(llm.wake_up))
-            times["first token behind it"].append(seconds(lambda: first_token(llm)))
+            token = seconds(lambda: first_token(llm))
+            times["wake, to the first token"].append(times["wake"][-1] + token)
     for what, values in times.items():
         report(what, values)
 

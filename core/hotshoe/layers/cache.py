@@ -48,6 +48,10 @@ class CacheLayer(Protocol):
         """Use the memory of another layer, whose blocks have equal parts."""
         ...
 
+    def cache_memory(self) -> Sequence[Tensor]:
+        """Return tensors over all of the memory, other layers' part of it included."""
+        ...
+
     def free_cache(self) -> None:
         """Give the memory back."""
         ...
@@ -91,6 +95,19 @@ def allocate_caches(
                 layer.allocate_cache(num_blocks[group.pool] + 1)
             else:
                 layer.share_cache(owner)
+
+
+def memory_of(layers: Sequence[CacheLayer]) -> list[torch.UntypedStorage]:
+    """Return the memory of caches, each piece once."""
+    storages = (t.untyped_storage() for layer in layers for t in layer.cache_memory())
+    return list({storage.data_ptr(): storage for storage in storages}.values())
+
+
+def free_caches(layers: Sequence[CacheLayer]) -> None:
+    """Give back the memory of those caches that have any."""
+    for layer in layers:
+        if hasattr(layer, "cache"):
+            layer.free_cache()
 
 
 def stored_as(spec: CacheSpec) -> tuple[int, torch.dtype]:

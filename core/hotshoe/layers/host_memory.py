@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from hotshoe.errors import MemoryLimitError
+from hotshoe.layers.device_memory import DeviceMemory
 from hotshoe.slots import TransferOp
 
 #: Memory is taken in blocks of this size: page-locked memory is granted in powers of two.
@@ -49,11 +50,15 @@ class RestingPlace:
     Args:
         transfer: Copies between both.
         changing: The device's memory changes unasked, as where experts change places.
+
+    Attributes:
+        memory: That of the device.
     """
 
     def __init__(self, transfer: TransferOp, changing: bool = False) -> None:
         self._transfer, self._changing = transfer, changing
-        self._copies: list[tuple[Tensor, Tensor]] = []  # on the device, and on the host
+        self.memory = DeviceMemory(transfer)
+        self._copies: list[Tensor] = []
         self._valid = False
 
     def forget(self) -> None:
@@ -65,31 +70,33 @@ class RestingPlace:
 
         Raises:
             MemoryLimitError: The host does not grant as much; nothing has been given back.
+            RequestError: Some cannot be given back; as `DeviceMemory.hold`.
         """
-        found = {storage.data_ptr(): storage for storage in storages}
-        if found.keys() != {there.data_ptr() for there, _ in self._copies}:
+        if self.memory.hold(storages) or not self._copies:
             self._valid, self._copies = False, []
-            self._copies = self._room(list(found.values()))
+            self._copies = self._room(self.memory.tensors)
         if not self._valid:
-            for there, here in self._copies:
+            for there, here in zip(self.memory.tensors, self._copies, strict=True):
                 here.copy_(there, non_blocking=True)
             self._transfer.download([])()
-        for there, _ in self._copies:
-            there.untyped_storage().resize_(0)
+        self.memory.give_up()
         self._valid = not self._changing
 
     def take_back(self) -> None:
-        """Take memory on the device again, with all that it held for work that is launched next."""
-        for there, here in self._copies:
-            there.untyped_storage().resize_(len(here))
+        """Take memory on the device again, with all that it held for work that is launched next.
+
+        Raises:
+            RuntimeError: The device has too little; nothing was taken.
+        """
+        self.memory.take_back()
+        for there, here in zip(self.memory.tensors, self._copies, strict=True):
             self._transfer.upload(here, there)
 
-    def _room(self, storages: list[torch.UntypedStorage]) -> list[tuple[Tensor, Tensor]]:
-        nbytes = sum(storage.nbytes() for storage in storages)
+    def _room(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        nbytes = sum(map(len, tensors))
         blocks = HostBlocks(self._transfer.host_buffer, nbytes)
-        flat = [torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in storages]
         try:
-            return [(there, blocks.take(len(there))) for there in flat]
+            return [blocks.take(len(there)) for there in tensors]
         except RuntimeError as error:
             raise MemoryLimitError(
                 f"the host grants no {nbytes / 2**30:.1f} GiB of memory that the device reads, to "

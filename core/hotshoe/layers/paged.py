@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -42,10 +42,6 @@ class PagedCache:
         self.view = 0
         self._device = ctx.device
 
-    def block_bytes(self) -> int:
-        """Return the bytes of one block of this layer, K and V together."""
-        return self.cache_spec.block_bytes
-
     def allocate_cache(self, num_blocks: int) -> None:
         """Take memory for the cache: [2, num_blocks, block_numel], with the layout's gaps; bytes
         if it is quantized.
@@ -61,6 +57,10 @@ class PagedCache:
     def share_cache(self, other: PagedCache) -> None:
         """Use another layer's cache, whose blocks have equal parts."""
         self.cache = other.cache
+
+    def cache_memory(self) -> Sequence[Tensor]:
+        """Return the one tensor."""
+        return (self.cache,)
 
     def free_cache(self) -> None:
         """Give the cache's memory back, though an operation may remember the tensor."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -52,6 +54,10 @@ class RowLayer:
     def share_cache(self, other: RowLayer) -> None:
         """Use another layer's cache, whose blocks have equal parts."""
         self.cache = other.cache
+
+    def cache_memory(self) -> Sequence[Tensor]:
+        """Return the one tensor."""
+        return (self.cache,)
 
     def free_cache(self) -> None:
         """Give the cache's memory back, though an operation may remember the tensor."""

@@ -144,11 +144,14 @@ class StateLayer(Generic[Spec]):
         """Use another layer's states, whose blocks have equal parts."""
         self.cache, self._inputs = other.cache, other._inputs
 
+    def cache_memory(self) -> Sequence[Tensor]:
+        """Return states, and inputs of drafts."""
+        return self.cache if self._inputs is None else (*self.cache, self._inputs)
+
     def free_cache(self) -> None:
         """Give the memory back, though an operation may remember the tensors."""
-        for tensor in (*self.cache, self._inputs):
-            if tensor is not None:
-                give_back(tensor)
+        for tensor in self.cache_memory():
+            give_back(tensor)
         del self.cache
 
     def __call__(self, projected: Tensor, batch: ForwardBatch) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.layers.device_memory import unmovable
 from hotshoe.layers.formats import FLOATS
 from hotshoe.layers.stacks import Parts, unstacked
 
@@ -280,7 +281,7 @@ class WeightTable:
         """Return the memory of what holders keep, each piece once, where the host is another.
 
         Raises:
-            RequestError: A holder does not tell its state, or memory cannot be given back.
+            RequestError: A holder does not tell its state, or has no memory that PyTorch knows.
         """
         storages: dict[int, torch.UntypedStorage] = {}
         for holder in self.holders():
@@ -292,28 +293,24 @@ class WeightTable:
                 )
             for tensor in holder.state().values():
                 if tensor.device != HOST:
-                    storage = _movable(tensor)
+                    storage = _memory(tensor)
                     storages[storage.data_ptr()] = storage
         return list(storages.values())
 
 
-def _movable(tensor: Tensor) -> torch.UntypedStorage:
-    """Return the memory of a tensor, if it can be given back while the tensor lives.
+def _memory(tensor: Tensor) -> torch.UntypedStorage:
+    """Return the memory of a tensor.
 
     Raises:
-        RequestError: It cannot.
+        RequestError: PyTorch knows of none.
     """
     try:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() and storage.resizable():
+        if storage.data_ptr():
             return storage
     except RuntimeError:  # a device may have no storages that PyTorch knows
         pass
-    raise RequestError(
-        f"memory of device {tensor.device.type} cannot be given back while its tensors live; "
-        "use level 2, which reads the checkpoint again",
-        "level",
-    )
+    raise unmovable(tensor.device)
 
 
 def _essential(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""Memory that a device grants: what it was for when there is no more, and what needs none."""
+"""Memory that a device grants: what it was for when there is no more, and what needs none; and
+devices that PyTorch does not know."""
 
 from __future__ import annotations
 
@@ -7,13 +8,29 @@ from contextlib import contextmanager
 
 import torch
 
-from hotshoe.errors import MemoryLimitError
+from hotshoe.errors import MemoryLimitError, PlatformError
+from hotshoe.foreign import cause_of
 from hotshoe.layers import BuildContext
 
 #: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
 HOST_WORDS = "can't allocate memory"
 #: Of the device's words: that it is out of memory, how much was asked for, and how much was free.
 OWN_SENTENCES = 3
+
+
+def check_device(platform: str, device: str) -> None:
+    """Refuse a device that PyTorch does not know.
+
+    Raises:
+        PlatformError: Tensors cannot be placed there.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PlatformError(
+            f"platform {platform}: PyTorch places no tensors on the device {device!r} of its "
+            f"facts: {cause_of(error)}"
+        ) from error
 
 
 @contextmanager

@@ -99,6 +99,14 @@ class Peers:
             if group is not None:
                 group.all_reduce(torch.zeros(1, device=device))
 
+    def agree(self, own: bool, device: str) -> bool:
+        """Return whether all ranks of both groups say so."""
+        for group in (self.tp, self.pp):
+            if group is not None:
+                against = torch.tensor([float(not own)], device=device)
+                own = not group.all_reduce(against).item()
+        return own
+
     def all_specs(self, own: list[CacheSpec], device: str) -> tuple[list[CacheSpec], int]:
         """Return the caches of all stages' layers, and how many come before this stage's own."""
         if self.pp is None:

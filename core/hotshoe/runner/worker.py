@@ -20,7 +20,6 @@ from hotshoe.errors import (
     EngineError,
     HotshoeError,
     MemoryLimitError,
-    PlatformError,
     RequestError,
 )
 from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
@@ -32,7 +31,7 @@ from hotshoe.layers import (
     allocate_caches,
     assign_views,
 )
-from hotshoe.layers.host_memory import RestingPlace
+from hotshoe.layers.cache import free_caches
 from hotshoe.layers.offload import offload_of
 from hotshoe.layers.weights import HOST
 from hotshoe.loader import Target, load_weights, update_weights
@@ -44,13 +43,14 @@ from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
-from hotshoe.runner.granted import enough_memory, stay_in_files
+from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
 from hotshoe.runner.graphs import TOKEN_SIZES, decode_sizes, graph_sizes
 from hotshoe.runner.heads import head_of, load_beside, on_device, wants_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_steps, rehearse
+from hotshoe.runner.resting import Resting
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep, Steps, too_early
 from hotshoe.runner.states import described, draft_options
@@ -125,7 +125,7 @@ class TorchWorker:
         self._specs: list[CacheSpec] | None = None
         self._first_layer = 0
         self._profiler: Profiler | None = None
-        self._resting: RestingPlace | None = None
+        self._resting: Resting | None = None
         self._rested: GraphOp | None = None
         self._graph: GraphSpec | None = None
         self._checks = ResultChecks(selector, config.check_candidates)
@@ -135,7 +135,7 @@ class TorchWorker:
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
             report = dict(self._platform.activate(self._config))
-            self._check_device()
+            check_device(self._platform.name, self._selector.facts.device)
         with self._phase("build model"):
             ctx, model = self.build()
             asynchronous = self._platform.asynchronous
@@ -143,7 +143,7 @@ class TorchWorker:
             if GENERATE in model.tasks:  # recorded steps end in logits
                 self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(ctx, model.vocab_size)
-            self._resting = RestingPlace(self._ops.transfer, changing=self._config.enable_eplb)
+            self._resting = Resting(self._ops.transfer, changing=self._config.enable_eplb)
             self._check_memory(ctx)
         self._peers = Peers(self._mesh, ctx.communicator, self._group(self._mesh.pp_ranks))
         if self._rendezvous is not None:
@@ -170,11 +170,11 @@ class TorchWorker:
         if isinstance(self._platform, Rehearsing) and self._rendezvous is None:
             with self._phase("compile kernels"), self._platform.rehearsal():
                 rehearse(self._probing_runner(Unrecorded()), self._config)
-            self._free_cache()
+            free_caches(ctx.cache_layers)
             self._platform.release_memory()
         if self._platform.measures_memory:
             with self._phase("measure memory"):
-                self._measure()
+                self._measure(ctx)
         budget = self._budget()
         return WorkerInfo(
             vocab_size=model.vocab_size,
@@ -191,21 +191,6 @@ class TorchWorker:
             phases=self._phases,
             report=report | ctx.weights.notice() | ({"graphs": hindrance} if hindrance else {}),
         )
-
-    def _check_device(self) -> None:
-        """Refuse a device that PyTorch does not know.
-
-        Raises:
-            PlatformError: Tensors cannot be placed there.
-        """
-        device = self._selector.facts.device
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise PlatformError(
-                f"platform {self._platform.name}: PyTorch places no tensors on the device "
-                f"{device!r} of its facts: {cause_of(error)}"
-            ) from error
 
     @torch.inference_mode()
     def build(self) -> tuple[BuildContext, Model]:
@@ -300,10 +285,10 @@ class TorchWorker:
         processors = self.make_processors(vocab_size, torch.device(facts.device))
         return Operations(sample, transfer, self._rested or graph, processors)
 
-    def _measure(self) -> None:
+    def _measure(self, ctx: BuildContext) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""
         self._probing_runner().warm_up(largest_step(self._config))
-        self._free_cache()
+        free_caches(ctx.cache_layers)
 
     def _probing_runner(self, graph: GraphOp | None = None) -> Runner:
         """Return a runner over a cache of one block."""
@@ -327,11 +312,24 @@ class TorchWorker:
         whole = lay_out(self._specs or specs, config.max_model_len, config.max_num_batched_tokens)
         return whole.of_layers(range(self._first_layer, self._first_layer + len(specs)))
 
+    @torch.inference_mode()
     def allocate_cache(self, num_blocks: Sequence[int]) -> None:
-        assert self._model is not None and self._context is not None
+        assert self._context is not None and self._resting is not None
+        with enough_memory("allocate the KV cache"):
+            steps = self._resting.take_steps()
+        try:
+            self.execute = steps or self._new_steps(num_blocks)
+        except BaseException:
+            free_caches(self._context.cache_layers)
+            raise
+
+    def _new_steps(self, num_blocks: Sequence[int]) -> Steps:
+        """Allocate caches and record steps over them."""
+        assert self._model is not None and self._context is not None and self._resting is not None
         self._ops = self._ops or self._operations(self._context, self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
+            self._resting.settle(self._context.cache_layers)
         with self._phase("check candidates"), self._checks.over(runner):
             runner.warm_up(SMALLEST)
         with self._phase("record graphs"):
@@ -342,7 +340,7 @@ class TorchWorker:
                     runner.warm_up(lengths)
         balance = balance_of(self._config, self._context, self._mesh.ep)
         checks = self._checks if self._config.check_candidates else None
-        self.execute = Steps(runner, self._guard, balance, checks)
+        return Steps(runner, self._guard, balance, checks)
 
     def _make_runner(self, num_blocks: Sequence[int], graph: GraphOp | None = None) -> Runner:
         """Allocate caches and a runner over them, which records with `graph` or what was chosen."""
@@ -386,21 +384,20 @@ class TorchWorker:
             runner.add_head(self._head)
         return runner
 
-    def _free_cache(self) -> None:
-        assert self._context is not None
-        for layer in self._context.cache_layers:
-            layer.free_cache()
-
     @torch.inference_mode()
     def offload(self) -> None:
         assert self._context is not None and self._resting is not None
-        self._resting.give_up(on_device(self._context))
-        if self.execute is not too_early:
-            self.execute = too_early
-            self._free_cache()
-        if self._ops is not None:  # whose memory for recordings may outlast these
-            self._rested, self._ops = self._ops.rest(), None
-        gc.collect()
+        if self._resting.asleep:
+            return
+        ctx, agree = self._context, partial(self._peers.agree, device=self._context.device)
+        steps = self.execute if isinstance(self.execute, Steps) else None
+        stays = self._resting.give_up(on_device(ctx), ctx.cache_layers, steps, agree)
+        self.execute = too_early
+        if not stays:
+            if self._ops is not None:  # whose memory for recordings may outlast these
+                self._rested, self._ops = self._ops.rest(), None
+            del steps
+            gc.collect()
         with blaming(self._platform.name):
             self._platform.release_memory()
 
@@ -408,12 +405,12 @@ class TorchWorker:
     def restore(self) -> None:
         assert self._resting is not None
         with enough_memory("take the weights back"):
-            self._resting.take_back()
+            self._resting.weights.take_back()
 
     @torch.inference_mode()
     def update_weights(self, weights: Weights, check_only: bool = False) -> None:
         assert self._context is not None and self._resting is not None
-        self._resting.forget()
+        self._resting.weights.forget()
         with self._guard:
             update_weights(self._context.weights, source_of(weights), check_only)
             self._context.settle()

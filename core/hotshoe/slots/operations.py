@@ -318,6 +318,45 @@ class TransferOp(Protocol):
         ...
 
 
+class ReservedMemory(Protocol):
+    """Device memory whose addresses outlast what lies there: they stay while it is given back.
+
+    Attributes:
+        tensors: One of uint8 for each size that was asked for, each a storage of its own, which
+            begins where any type may. Memory and addresses go when the last of them has died.
+    """
+
+    tensors: Sequence[Tensor]
+
+    def give_back(self) -> None:
+        """Wait for the device's work and give the memory to other programs, if it is there.
+
+        Until `take` nobody may read or write the tensors, nor repeat recordings that do.
+        """
+        ...
+
+    def take(self) -> None:
+        """Take memory at the same addresses, if it is not there. What lies there is not defined.
+
+        Raises:
+            torch.OutOfMemoryError: There is too little; nothing was taken.
+        """
+        ...
+
+
+@runtime_checkable
+class ReservingTransferOp(TransferOp, Protocol):
+    """A `TransferOp` beside whose copies recordings stay valid, as addresses do."""
+
+    def reserve(self, sizes: Sequence[int]) -> ReservedMemory:
+        """Take memory of so many bytes each, at addresses that stay.
+
+        Raises:
+            torch.OutOfMemoryError: There is too little.
+        """
+        ...
+
+
 class GraphOp(Protocol):
     """Records work on the device once, so that it can be repeated with one launch."""
 

@@ -26,6 +26,7 @@ def offered() -> Sequence[Candidate]:
         packed,
         prompt,
         quack,
+        reserved,
     )
     from hotshoe_cuda.linear import Linear
     from hotshoe_triton.attention import declared_layout
@@ -52,5 +53,5 @@ def offered() -> Sequence[Candidate]:
         Candidate("add_rms_norm", "helion", helion.supports, helion.AddNorm),
         Candidate("gated_activation", "hub", hub.supports, hub.GatedActivation),
         Candidate("communicator", "peer_memory", communicator.supports, communicator.Communicator),
-        *shared("cuda_graph", "nccl", Linear),
+        *shared("cuda_graph", "nccl", Linear, reserved.build),
     )

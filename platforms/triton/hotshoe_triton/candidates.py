@@ -6,14 +6,17 @@ functions do, and are called once an engine or its explanation is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from hotshoe.slots import Candidate, wide_weights
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import Candidate, TransferOp, TransferSpec, wide_weights
 
 if TYPE_CHECKING:
     from hotshoe_triton.library import Linear
+
+BuildTransfer: TypeAlias = Callable[[TransferSpec, DeviceFacts], TransferOp]
 
 #: Claims of `Candidate.batch_invariant`.
 INVARIANT = True
@@ -111,11 +114,15 @@ def _over_rows() -> tuple[Candidate, ...]:
     )
 
 
-def pinned() -> Candidate:
-    """Return page-locked host memory, which every GPU has."""
+def pinned(build: BuildTransfer | None = None) -> Candidate:
+    """Return page-locked host memory, which every GPU has.
+
+    Args:
+        build: The platform's own transfer over `hotshoe_triton.transfer`; None for that alone.
+    """
     from hotshoe_triton import transfer
 
-    return Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT)
+    return Candidate("transfer", "pinned", transfer.supports, build or transfer.Transfer, INVARIANT)
 
 
 def wide(judge: wide_weights.Supports, build: wide_weights.Build) -> tuple[Candidate, ...]:
@@ -138,19 +145,25 @@ def collectives(name: str, backend: str) -> Candidate:
     return Candidate("communicator", name, serve, build)
 
 
-def shared(graphs: str, group: str, build_linear: type[Linear]) -> Sequence[Candidate]:
+def shared(
+    graphs: str,
+    group: str,
+    build_linear: type[Linear],
+    build_transfer: BuildTransfer | None = None,
+) -> Sequence[Candidate]:
     """List what platforms have that drive their GPUs through `torch.cuda`.
 
     Args:
         graphs: What recordings are called here, such as "cuda_graph".
         group: What the library of collectives is called here; PyTorch calls it nccl.
         build_linear: The platform's class over `hotshoe_triton.library`.
+        build_transfer: As in `pinned`.
     """
     from hotshoe_triton import graph
 
     return (
         *kernels(),
-        pinned(),
+        pinned(build_transfer),
         collectives(group, "nccl"),
         Candidate("graph", graphs, graph.supports, graph.Graph, INVARIANT),
         Candidate("linear", "streaming", build_linear.supports, build_linear),

@@ -45,15 +45,19 @@ def recording_stream(device: int) -> torch.cuda.Stream:
 
 
 class Memory:
-    """Where a tensor lies, as CUDA's array interface says it, version 3; does not keep it."""
+    """Where bytes lie, as CUDA's array interface says it, version 3.
 
-    def __init__(self, tensor: Tensor) -> None:
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        span = 1 + sum((size - 1) * step for size, step in steps)
+    Args:
+        address, nbytes: Where, and how many.
+        owner: Lives as long as a tensor made of this.
+    """
+
+    def __init__(self, address: int, nbytes: int, owner: object = None) -> None:
+        self._owner = owner
         self.__cuda_array_interface__ = {
-            "shape": (span * tensor.itemsize,),
+            "shape": (nbytes,),
             "typestr": "|u1",
-            "data": (tensor.data_ptr(), False),
+            "data": (address, False),
             "version": 3,
         }
 
@@ -66,7 +70,10 @@ def lent(tensor: Tensor) -> Tensor:
     """
     if not tensor.is_cuda or not tensor.numel():
         return tensor
-    flat = torch.as_tensor(Memory(tensor), device=tensor.device).view(tensor.dtype)
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * step for size, step in steps)
+    memory = Memory(tensor.data_ptr(), span * tensor.itemsize)
+    flat = torch.as_tensor(memory, device=tensor.device).view(tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())
 
 

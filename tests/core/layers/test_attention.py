@@ -141,12 +141,12 @@ def test_without_rotation(ctx):
 def test_cache_memory(ctx, kv_dtype, size):
     ctx = BuildContext(ctx.selector, "float32", kv_dtype, 4, 32)
     layer = make(ctx)
-    assert layer.block_bytes() == 2 * 4 * KV_HEADS * DIM * size
-    assert layer.cache.nbytes == 6 * layer.block_bytes()
+    assert layer.cache_spec.block_bytes == 2 * 4 * KV_HEADS * DIM * size
+    assert layer.cache.nbytes == 6 * layer.cache_spec.block_bytes
     assert ctx.cache_layers == [layer]
     apart = make(with_pairs(ctx))
-    assert apart.block_bytes() == 2 * (4 * KV_HEADS * DIM + LAYOUT.gap) * size
-    assert apart.cache.stride(0) * size == 6 * apart.block_bytes() // 2
+    assert apart.cache_spec.block_bytes == 2 * (4 * KV_HEADS * DIM + LAYOUT.gap) * size
+    assert apart.cache.stride(0) * size == 6 * apart.cache_spec.block_bytes // 2
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_cache_memory(ctx, kv_dtype, size):
 def test_8_bits_are_near_and_take_their_bytes(ctx, kv_dtype, scales, limit):
     small, plain = make(replace(ctx, kv_dtype=kv_dtype), None), make(ctx)
     assert small.spec.kv_scales == scales
-    assert small.block_bytes() == 2 * 4 * KV_HEADS * (DIM + 4 * (scales == "token"))
-    assert small.cache.nbytes == 6 * small.block_bytes()
+    assert small.cache_spec.block_bytes == 2 * 4 * KV_HEADS * (DIM + 4 * (scales == "token"))
+    assert small.cache.nbytes == 6 * small.cache_spec.block_bytes
     qkv = torch.randn(4, (HEADS + 2 * KV_HEADS) * DIM)
     expected = run(plain, qkv)
     error = (run(small, qkv) - expected).abs().max() / expected.abs().max()

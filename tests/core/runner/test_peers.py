@@ -77,8 +77,18 @@ def test_all_wait_for_all(ranks) -> None:
     assert ranks(lambda peers: peers.wait("cpu")) == [None] * 4
 
 
+@pytest.mark.parametrize("against", [(), (3,), (0, 1)])
+def test_ranks_agree_if_none_is_against(ranks, against: tuple[int, ...]) -> None:
+    def work(peers: Peers) -> bool:
+        number = 2 * peers.mesh.pp.rank + peers.mesh.tp.rank
+        return peers.agree(number not in against, "cpu")
+
+    assert ranks(work) == [not against] * 4
+
+
 def test_alone_there_is_nobody_to_hear() -> None:
     peers = Peers()
     peers.wait("cpu")
     assert peers.all_specs([], "cpu") == ([], 0)
     peers.close()
+    assert Peers().agree(True, "cpu") and not Peers().agree(False, "cpu")

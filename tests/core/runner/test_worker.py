@@ -12,6 +12,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
+from hotshoe.runner.granted import check_device
 from hotshoe.runner.worker import TorchWorker, enough_memory
 from hotshoe.slots import SLOTS, EmbeddingSpec, LinearSpec, QuantSpec, Selector
 from hotshoe.types import CacheSpec
@@ -115,10 +116,8 @@ def test_memory_that_runs_out_is_a_user_error() -> None:
 
 @pytest.mark.parametrize("device", ["acme", "cuda:0", "cpu:zero"])
 def test_a_device_that_pytorch_does_not_know(device: str) -> None:
-    selector = SimpleNamespace(facts=replace(FACTS, device=device))
-    worker = TorchWorker(EngineConfig(), None, Plain(), selector, None, None)
     with pytest.raises(PlatformError, match=f"platform plain: .* device '{device}' of its facts"):
-        worker._check_device()
+        check_device("plain", device)
 
 
 class Panic(BaseException):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import KVLayout, TransferSpec
+from hotshoe.slots import KVLayout, ReservingTransferOp, TransferSpec
 from hotshoe_conformance.cases.base import Setup, Suite
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Exact, Expected
@@ -44,7 +44,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 @dataclass(slots=True)
 class TransferProblem:
-    """Each step uploads its numbers, the device adds one, and the result comes back later.
+    """Each step uploads its numbers, the device adds one, and the result comes back later; once
+    more over memory whose addresses stay, where there is such, once it was given back and taken.
 
     Where weights are fetched, those of the next step are on their way while one computes.
     """
@@ -53,8 +54,28 @@ class TransferProblem:
     numbers: Tensor
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        found = {"arrived": self._steps(op, place)}
+        depth, width = self.spec.max_steps_in_flight, self.numbers.shape[1]
+        fresh = [place.empty(width, dtype=torch.int32) for _ in range(depth)]
+        found = {"arrived": self._steps(op, fresh)}
+        found["again"] = self._steps(op, self._reserved(op, fresh))
         return found | ({"fetched": self._fetched(op, place)} if self.spec.fetches else {})
+
+    def _reserved(self, op: Any, like: Sequence[Tensor]) -> Sequence[Tensor]:
+        if not isinstance(op, ReservingTransferOp):
+            return like
+        memory = op.reserve([tensor.nbytes for tensor in like])
+        tensors = [tensor.view(torch.int32) for tensor in memory.tensors]
+        before = [tensor.data_ptr() for tensor in tensors]
+        for _ in range(2):  # nothing happens the second time
+            memory.give_back()
+        for _ in range(2):
+            memory.take()
+        assert [tensor.data_ptr() for tensor in tensors] == before, "addresses have not stayed"
+        for number, tensor in enumerate(tensors):
+            tensor.fill_(number)
+        held = all(bool((tensor == number).all()) for number, tensor in enumerate(tensors))
+        assert held, "tensors share memory"
+        return tensors
 
     def _fetched(self, op: Any, place: Place) -> Tensor:
         """Add each step's numbers to three times the sum, from two places by turns."""
@@ -71,10 +92,9 @@ class TransferProblem:
             total = total * 3 + targets[step % 2]
         return self._arrive(op.download([total]))
 
-    def _steps(self, op: Any, place: Place) -> Tensor:
+    def _steps(self, op: Any, device: Sequence[Tensor]) -> Tensor:
         depth, (count, width) = self.spec.max_steps_in_flight, self.numbers.shape
         buffers = [op.host_buffer(4 * width).view(torch.int32) for _ in range(depth)]
-        device = [place.empty(width, dtype=torch.int32) for _ in range(depth)]
         waiting: list[Any] = []
         arrived: list[Tensor] = []
         for step in range(count):
@@ -99,7 +119,8 @@ class TransferProblem:
         for numbers in self.numbers:
             total = total * 3 + numbers
         fetched = {"fetched": Exact(total)} if self.spec.fetches else {}
-        return {"arrived": Exact(self.numbers + 1), **fetched}
+        arrived = Exact(self.numbers + 1)
+        return {"arrived": arrived, "again": arrived, **fetched}
 
 
 def _problem(setup: Setup, source: torch.Generator) -> TransferProblem:

@@ -1,5 +1,9 @@
 """The cases of transfer find copies that come too late, too early or not at all."""
 
+from types import SimpleNamespace
+
+import torch
+
 from hotshoe.slots.reference.transfer import Transfer
 
 
@@ -48,3 +52,30 @@ def test_copies_that_are_not_in_order(finds) -> None:
     assert finds("transfer", Late)
     assert finds("transfer", Views)
     assert finds("transfer", Hasty)
+
+
+class Reserving(Transfer):
+    """Has memory at addresses that stay: tensors, of which each has `step` bytes to itself."""
+
+    step = 1 << 20
+
+    def reserve(self, sizes):
+        memory = torch.zeros(len(sizes) * (1 << 20), dtype=torch.uint8)
+        starts = range(0, len(memory), 1 << 20) if self.step else [0] * len(sizes)
+        parts = [memory[i : i + size] for i, size in zip(starts, sizes, strict=True)]
+
+        def nothing():
+            pass
+
+        return SimpleNamespace(tensors=parts, give_back=nothing, take=nothing)
+
+
+class Overlapping(Reserving):
+    """Gives all the same memory."""
+
+    step = 0
+
+
+def test_memory_at_addresses_that_stay(defects, finds) -> None:
+    assert defects("transfer", Reserving) == []
+    assert finds("transfer", Overlapping)
