@@ -295,6 +295,7 @@ class EngineControl(Protocol):
 
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
+            MemoryLimitError: The device has too little memory; the engine sleeps on.
         """
         ...
 

@@ -14,7 +14,7 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from hotshoe.errors import EngineError, QueueFullError, RequestError
+from hotshoe.errors import EngineError, MemoryLimitError, QueueFullError, RequestError
 from hotshoe_server.validation import Place, find_place
 
 MAX_MESSAGE_CHARS = 1000
@@ -67,6 +67,7 @@ CATALOG: dict[str, ErrorKind] = {
     "internal_error": ErrorKind(500, _SERVER, "the server failed on this request; see its log"),
     "generation_failed": ErrorKind(500, _SERVER),
     "engine_dead": ErrorKind(503, _SERVER, "the engine has stopped or does not answer"),
+    "out_of_memory": ErrorKind(503, _SERVER),
     "model_asleep": ErrorKind(503, _SERVER, "the model is asleep"),
     "models_busy": ErrorKind(503, _SERVER, "all models are busy"),
     "model_not_loaded": ErrorKind(503, _SERVER, "the model's engine did not start; see the log"),
@@ -133,6 +134,8 @@ def as_api_error(error: Exception) -> ApiError:
         case RequestError():
             param = _PARAMS.get(error.field, error.field) if error.field else None
             return ApiError("invalid_value", str(error), param)
+        case MemoryLimitError():
+            return ApiError("out_of_memory", str(error), retry_after_s=5)
         case EngineError():
             return ApiError("engine_dead", retry_after_s=5)
         case _:

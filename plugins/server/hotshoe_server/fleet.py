@@ -236,7 +236,7 @@ class Fleet:
         for level in LEVELS:
             try:
                 await self.sleep(served, level)
-            except RequestError as error:
+            except (RequestError, MemoryLimitError) as error:
                 if level == LEVELS[-1]:
                     raise
                 _log.warning("%s cannot sleep at level %d: %s", served.name, level, error)

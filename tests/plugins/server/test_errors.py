@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hotshoe.errors import EngineDeadError, QueueFullError, RequestError
+from hotshoe.errors import EngineDeadError, MemoryLimitError, QueueFullError, RequestError
 from hotshoe_server.errors import CATALOG, MAX_MESSAGE_CHARS, ApiError, as_api_error, clean
 
 
@@ -23,6 +23,7 @@ def test_every_kind_has_openais_body() -> None:
     [
         (RequestError("n is bad", "n"), "invalid_value", "n is bad"),
         (QueueFullError("full", 3.4), "queue_full", "full"),
+        (MemoryLimitError("1 GiB is missing"), "out_of_memory", "1 GiB is missing"),
         (EngineDeadError("/path at 0x7f"), "engine_dead", "does not answer"),
         (RuntimeError("/path"), "internal_error", "see its log"),
         (ApiError("not_found"), "not_found", "nothing at this URL"),

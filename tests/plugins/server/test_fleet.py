@@ -135,6 +135,41 @@ def test_a_busy_model_is_let_be_and_who_waits_gets_its_turn(open_fleet) -> None:
     asyncio.run(run())
 
 
+def test_a_wake_without_room_is_tried_again(open_fleet, monkeypatch) -> None:
+    http = open_fleet(("one", "two"), max_resident_models=2)
+    two = http.engines["two"]
+    two.is_sleeping = True
+
+    async def full(tags: Any = None) -> None:
+        raise MemoryLimitError("1 GiB is missing")
+
+    async def run() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(two, "wake_up", full)
+            refused = await http.ask("two")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            error = refused.json()["error"]
+            assert (error["code"], error["message"]) == ("out_of_memory", "1 GiB is missing")
+        assert (await http.ask("two")).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_host_without_room_lets_a_model_sleep_more_deeply(open_fleet, monkeypatch) -> None:
+    http = open_fleet(("one", "two"), max_resident_models=1)
+    http.engines["two"].is_sleeping = True
+    sleep = http.engines["one"].sleep
+
+    async def no_copy(level: int = 1, mode: str = "keep") -> None:
+        if level == 1:
+            raise MemoryLimitError("the host grants no 16 GiB")
+        await sleep(level, mode)
+
+    monkeypatch.setattr(http.engines["one"], "sleep", no_copy)
+    assert asyncio.run(http.ask("two")).status_code == 200
+    assert http.engines["one"].calls == [("sleep", 2, "keep")]
+
+
 def test_waiting_is_bounded(open_fleet) -> None:
     http = open_fleet(("one", "two"), max_resident_models=1, model_wait_timeout_s=0.1)
     http.engines["two"].is_sleeping = True

@@ -29,6 +29,7 @@ from hotshoe.errors import (
     EngineDeadError,
     EngineError,
     HotshoeError,
+    MemoryLimitError,
     QueueFullError,
     RequestError,
     UserError,
@@ -291,10 +292,11 @@ class EngineCore:
 
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
+            MemoryLimitError: There is too little memory; it sleeps on.
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
         missing = self.workers.tags_to_wake(tags)
-        with self._or_dead():
+        with self._or_dead((MemoryLimitError,)):
             self.workers.wake(missing)
 
     def update_weights(self, weights: Weights) -> None:
@@ -312,12 +314,10 @@ class EngineCore:
         self._scheduler.reset_prefix_cache()
 
     def load_adapter(self, name: str, path: str) -> None:
-        workers, used = self.workers, self._scheduler.adapters()
-        workers.adapters.load(workers.main, name, path, used)
+        self.workers.adapters.load(self.workers.main, name, path, self._scheduler.adapters())
 
     def unload_adapter(self, name: str) -> None:
-        workers, used = self.workers, self._scheduler.adapters()
-        workers.adapters.unload(workers.main, name, used)
+        self.workers.adapters.unload(self.workers.main, name, self._scheduler.adapters())
 
     @contextmanager
     def _or_dead(self, harmless: tuple[type[BaseException], ...] = ()) -> Iterator[None]:

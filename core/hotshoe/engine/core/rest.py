@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hotshoe.errors import RequestError
+from hotshoe.errors import MemoryLimitError, RequestError
 from hotshoe.executor import WeightsWorker, Worker
 
 if TYPE_CHECKING:
@@ -95,23 +95,32 @@ def wake(
     load: Callable[[Worker], None],
 ) -> Worker | None:
     """Take memory back; a worker that was closed is made anew, reads the checkpoint, and `load`
-    gives it the rest."""
-    if "weights" in missing:
-        if worker is None:
-            worker = create()
-            try:
-                worker.load()
-                load(worker)
-            except BaseException:
-                worker.close()
-                raise
-        else:
-            assert isinstance(worker, WeightsWorker)
-            worker.restore()
-    if "kv_cache" in missing:
-        assert worker is not None
-        worker.allocate_cache(num_blocks)
-    return worker
+    gives it the rest.
+
+    Raises:
+        MemoryLimitError: There is too little; the worker sleeps as before.
+    """
+    woken = worker
+    try:
+        if "weights" in missing:
+            if woken is None:
+                woken = create()
+                woken.load()
+                load(woken)
+            else:
+                assert isinstance(woken, WeightsWorker)
+                woken.restore()
+        if "kv_cache" in missing:
+            assert woken is not None
+            woken.allocate_cache(num_blocks)
+    except BaseException as error:
+        if woken is not None and woken is not worker:
+            woken.close()
+        elif isinstance(error, MemoryLimitError) and "weights" in missing:
+            assert isinstance(woken, WeightsWorker)
+            woken.offload()
+        raise
+    return woken
 
 
 def replace_weights(worker: Worker | None, asleep: set[str], weights: Weights) -> None:

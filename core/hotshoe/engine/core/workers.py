@@ -13,7 +13,7 @@ from hotshoe.engine.core.adapters import Adapters
 from hotshoe.engine.core.draft_model import open_draft_model
 from hotshoe.engine.start.cache_plan import cache_bytes, check_free, plan_cache
 from hotshoe.engine.start.setup import EngineSetup
-from hotshoe.errors import RequestError
+from hotshoe.errors import MemoryLimitError, RequestError
 from hotshoe.executor import ProfiledWorker, Worker, WorkerInfo
 
 if TYPE_CHECKING:
@@ -115,11 +115,22 @@ class Workers:
         return rest.tags_to_wake(tags, self.asleep)
 
     def wake(self, missing: set[str]) -> None:
-        """Take back what `fall_asleep` gave away, or some of it, from `tags_to_wake`."""
+        """Take back what `fall_asleep` gave away, or some of it, from `tags_to_wake`.
+
+        Raises:
+            MemoryLimitError: There is too little; all sleeps as before.
+        """
         create, load = self._setup.create_worker, self.adapters.open
-        self.main = rest.wake(self.main, missing, create, self.num_blocks, load)
+        level = 2 if self.main is None else 1
+        self.main = woken = rest.wake(self.main, missing, create, self.num_blocks, load)
         if self.draft_model is not None:
-            self.draft_model.wake(missing)
+            try:
+                self.draft_model.wake(missing)
+            except MemoryLimitError:
+                if "weights" in missing:
+                    assert woken is not None
+                    self.main = rest.fall_asleep(woken, level)
+                raise
         self.asleep -= missing
 
     def update_weights(self, weights: Weights) -> None:
