@@ -175,13 +175,9 @@ def _check_place(path: Path) -> None:
             "or a name: with hotshoe-demo installed demo, with hotshoe-hub ORGANIZATION/MODEL "
             "(`hotshoe plugins` lists what is)"
         )
-    own = (
-        ". Its params.json belongs to its publisher's own form (consolidated*.safetensors), which "
-        "is not read: fetch the files that belong to config.json"
-    )
     raise CheckpointError(
         f"{path / 'config.json'} is missing; a model's directory holds config.json, "
-        f"tokenizer.json and *.safetensors files{own * (path / 'params.json').exists()}"
+        "tokenizer.json and *.safetensors files"
     )
 
 

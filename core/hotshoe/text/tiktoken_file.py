@@ -2,7 +2,7 @@
 
 A line of the file has a token in base64 and its rank, which is its id. How text is cut into words
 is code of the publisher, which is never run: `PATTERNS` has it for the classes that are known.
-Used by `tokenizer_files` alone.
+Used by `tokenizer_files`, and in part by `tekken_file`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def tiktoken_backend(directory: Path, config: Mapping[str, Any]) -> tokenizers.T
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
-    ranks, letters = _ranks(path), _letters()
+    ranks, letters = _ranks(path), letters_of_bytes()
     written = {token: "".join(letters[byte] for byte in token) for token in ranks}
-    merges = [(written[left], written[right]) for left, right in _merges(ranks)]
+    merges = [(written[left], written[right]) for left, right in merges_of(ranks)]
     with foreign(lambda e: CheckpointError(f"{path} is unusable: {e}")):
         vocab = {written[token]: rank for token, rank in ranks.items()}
         backend = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=True))
@@ -108,7 +108,7 @@ def _ranks(path: Path) -> dict[bytes, int]:
     return found
 
 
-def _merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
+def merges_of(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
     """Yield pairs of tokens that make a token, in the order in which they are joined."""
     for token in ranks:  # in the order of ranks
         cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
@@ -116,7 +116,7 @@ def _merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
         yield from sorted(pairs, key=lambda pair: (ranks[pair[0]], ranks[pair[1]]))
 
 
-def _letters() -> list[str]:
+def letters_of_bytes() -> list[str]:
     """Return the letter that stands for each byte in the vocabulary of `tokenizers`."""
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))

@@ -18,6 +18,8 @@ from hotshoe.models.config import read_json
 from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
 from hotshoe.text.growth import check_file
+from hotshoe.text.tekken_file import FILE as TEKKEN
+from hotshoe.text.tekken_file import tekken_parts
 from hotshoe.text.tiktoken_file import tiktoken_backend
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ def load_backend(directory: Path) -> tokenizers.Tokenizer:
         CheckpointError: No tokenizer is there, or it is malformed or of an unsupported kind.
     """
     path = directory / "tokenizer.json"
+    if not path.exists() and (directory / TEKKEN).exists():
+        path = directory / TEKKEN
+        return read_backend(path, tekken_parts(path).model)
     if not path.exists():
         made = tiktoken_backend(directory, json_object(directory / "tokenizer_config.json"))
         return _convert_backend(directory) if made is None else made
@@ -116,6 +121,9 @@ def json_object(path: Path) -> dict[str, Any]:
 
 def special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Return the named tokens of a directory, whose configuration may leave them to a file."""
+    tekken = directory / TEKKEN
+    if not config and tekken.exists() and not (directory / "tokenizer.json").exists():
+        config = tekken_parts(tekken).config
     if "added_tokens_decoder" not in config:  # an older checkpoint
         config = {**config, **json_object(directory / "special_tokens_map.json")}
     return named_tokens(directory, config)

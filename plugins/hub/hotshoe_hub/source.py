@@ -35,8 +35,9 @@ DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["*.safetensors"]
 #: Files that are a model each, one of which a variant names; also in parts.
 VARIANTS = ["*{}.gguf", "*{}-?????-of-?????.gguf"]
-#: Other forms of the same weights, and whatever lies in folders.
-LEFT_OUT = ["consolidated*.safetensors", "*/*"]
+#: Whatever lies in folders; another form of weights, which counts where there is no config.json.
+FOLDERS = "*/*"
+CONSOLIDATED, PARAMS = "consolidated*.safetensors", "params.json"
 
 #: First match counts: what went wrong, and the remedy.
 FAILURES: list[tuple[type[Exception], str]] = [
@@ -74,6 +75,8 @@ def fetch(wanted: WantedModel) -> FoundModel | None:
         return _probed(wanted)
     try:
         path = _download(wanted)
+        if wanted.weights and _is_consolidated(Path(path)):
+            path = _download(wanted, consolidated=True)
     except Exception as error:  # the library lets through what its transports raise
         raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
     return FoundModel(Path(path), Path(path).name)  # a snapshot's folder is named by its commit
@@ -106,14 +109,22 @@ def _was_fetched(wanted: WantedModel) -> bool:
     return True
 
 
-def _download(wanted: WantedModel, **options: bool) -> str:
-    """Return the folder of a snapshot; see the library's `snapshot_download`."""
+def _is_consolidated(folder: Path) -> bool:
+    """Tell whether a model's publisher has its own form alone."""
+    return (folder / PARAMS).exists() and not (folder / "config.json").exists()
+
+
+def _download(wanted: WantedModel, consolidated: bool = False, **options: bool) -> str:
+    """Return the folder of a snapshot; see the library's `snapshot_download`.
+
+    Files in Mistral's own form are left out unless they are asked for.
+    """
     path: str = snapshot_download(
         wanted.name,
         revision=wanted.revision,
         cache_dir=wanted.folder,
         allow_patterns=_patterns(wanted),
-        ignore_patterns=LEFT_OUT,
+        ignore_patterns=[FOLDERS] if consolidated else [FOLDERS, CONSOLIDATED],
         tqdm_class=tqdm if wanted.weights or wanted.variant else NoBar,
         **options,
     )

@@ -10,8 +10,9 @@ from dataclasses import replace
 from hotshoe.layers import BuildContext, MoeNames, Stacked
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
+from hotshoe_models.consolidated import NAMED
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.deepseek import SHARED, latent_spec, with_mixtures
+from hotshoe_models.deepseek import EXPERTS, SHARED, latent_spec, with_mixtures
 from hotshoe_models.ministral import ROPE as MINISTRAL_ROPE
 from hotshoe_models.mixtures import with_expert_defaults
 from hotshoe_models.values import (
@@ -64,7 +65,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = _whole_rotation(with_rope(with_expert_defaults(config, DEFAULTS), ROPE))
     dense, spec = count(config, "first_k_dense_replace"), latent_spec(config, ctx)
     spec = replace(spec, layers=with_temperature(config, spec.layers))
-    return DenseDecoder(with_mixtures(config, spec, _router, lambda i: i >= dense, NAMES), ctx)
+    names = EXPERTS if config.get(NAMED) else NAMES
+    return DenseDecoder(with_mixtures(config, spec, _router, lambda i: i >= dense, names), ctx)
 
 
 def _whole_rotation(config: ModelConfig) -> ModelConfig:

@@ -268,8 +268,11 @@ LENGTHS = {
     for use in ("CausalLM", "ConditionalGeneration")
 }
 
-#: Kinds of files that hold a whole model, by the ending of their names.
-FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
+#: Kinds of files that hold or describe a whole model, by the ending of their names.
+FILES = {
+    "gguf": "hotshoe_models.gguf.model:FORMAT",
+    "json": "hotshoe_models.consolidated:FORMAT",
+}
 
 #: Heads in a directory of their own, by the method of speculation.
 HEADS = {

@@ -192,6 +192,3 @@ def test_a_missing_file_is_named(tmp_path):
         CheckpointError, match=r"config\.json is missing; a model's directory holds"
     ):
         ModelConfig.load(tmp_path)
-    (tmp_path / "params.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"files\. Its params\.json .* is not read: fetch"):
-        ModelConfig.load(tmp_path)

@@ -61,6 +61,16 @@ def test_weights_come_when_they_are_wanted_and_code_never(hub: Hub) -> None:
     assert hub.files_asked() == names(described.path)
 
 
+def test_a_publishers_own_form_comes_where_there_is_no_other(hub: Hub) -> None:
+    (hub.directory / "config.json").unlink()
+    (hub.directory / "params.json").write_text("{}")
+    described = fetch()
+    assert "consolidated.safetensors" not in names(described.path)
+    assert fetch(FIRST, weights=True) == described
+    assert "consolidated.safetensors" in names(described.path)
+    assert "original/a.json" not in names(described.path)
+
+
 @pytest.mark.parametrize("variant", ["Q4_0", "q4_0"])
 def test_a_variant_is_a_file_or_its_parts(hub: Hub, variant: str) -> None:
     wanted = {"tiny-Q4_0.gguf", "big-Q4_0-00001-of-00002.gguf", "big-Q4_0-00002-of-00002.gguf"}

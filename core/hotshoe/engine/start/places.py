@@ -114,7 +114,7 @@ def _format(ending: str, plugins: PluginManager) -> ModelFileFormat:
 def _chosen(found: FoundModel, variant: str | None, plugins: PluginManager) -> FoundModel:
     """Return the file of a directory that is meant, or the directory itself.
 
-    A checkpoint of safetensors comes before files, unless a variant is asked for.
+    A checkpoint of safetensors with config.json comes before files, unless a variant is asked for.
 
     Raises:
         CheckpointError: There are several models, or none of this variant.
@@ -122,7 +122,8 @@ def _chosen(found: FoundModel, variant: str | None, plugins: PluginManager) -> F
     if not os.path.isdir(found.path):  # noqa: PTH112 (which takes names that no file can have)
         return found
     names = [entry.name for entry in found.path.iterdir() if entry.is_file()]
-    if variant is None and any(name.endswith(".safetensors") for name in names):
+    plain = "config.json" in names and any(name.endswith(".safetensors") for name in names)
+    if variant is None and plain:
         return found
     for ending in sorted(plugins.mapping(FILES)):
         with blaming_plugin(plugins, FILES, ending):
