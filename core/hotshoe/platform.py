@@ -8,7 +8,7 @@ which candidates does it offer. It supplies no runner and no model. Core reads o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -248,8 +248,9 @@ class Rehearsing(Protocol):
     """A platform whose kernels are compiled when they are first called, one after the other, unless
     it learns of many at once. No `Platform` has to be one."""
 
-    def rehearsal(self) -> AbstractContextManager[None]:
-        """Open a time in which steps run for what they call alone.
+    def rehearsal(self) -> AbstractContextManager[Callable[[], bool]]:
+        """Open a time in which steps run for what they call alone; gives what tells whether a
+        kernel that was called so far had to be compiled.
 
         A kernel that is not compiled yet may compute nothing, and leave zeros. At the end of the
         time all kernels that were called have been compiled. One that cannot be compiled fails

@@ -150,8 +150,8 @@ def test_chains_that_are_recorded_are_the_same(
         seen.append([[*one.request.token_ids, *one.made] for one in wanted])
         return propose(self, wanted)
 
-    def recording(runner: Runner) -> None:
-        record(runner)
+    def recording(runner: Runner, every: bool = False) -> None:
+        record(runner, every)
         runner._ahead.record(lambda function: function, (1, 3, 5))
 
     monkeypatch.setattr(Heads, "propose", spy)

@@ -8,7 +8,7 @@ attention is called between them, for the step's own requests, and never sees a 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -45,23 +45,34 @@ class Recordings:
     """What replays a step, by padded size.
 
     Args:
-        sizes: Ascending; empty to record nothing. `recorded` are those that there are.
+        sizes: Ascending; empty to record nothing.
+
+    Attributes:
+        offered: Those sizes that steps are padded to.
+        record: Records a step of one size, and returns what replays it.
     """
+
+    record: Callable[[int], Callable[[], Tensor]]
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
+        self.offered: Sequence[int] = ()
         self._replays: dict[int, Callable[[], Tensor]] = {}
-        self.recorded: list[int] = []
 
     def keep(self, size: int, replay: Callable[[], Tensor]) -> None:
-        """Take the recording of one size, once."""
+        """Take the recording of one size, once, and offer it."""
         self._replays[size] = replay
-        insort(self.recorded, size)
+        self.offered = sorted(self._replays)
 
     def size_for(self, number: int) -> int | None:
-        """Return the recorded size that a step is padded to; None when it must run as it is."""
-        at = bisect_left(self.recorded, number)
-        return self.recorded[at] if at < len(self.recorded) else None
+        """Return the size that a step is padded to; None when it must run as it is."""
+        at = bisect_left(self.offered, number)
+        return self.offered[at] if at < len(self.offered) else None
+
+    def make(self, size: int) -> None:
+        """Record a step of this size, if none was recorded yet."""
+        if size not in self._replays:
+            self._replays[size] = self.record(size)
 
     def replay(self, size: int) -> Tensor:
         """Repeat a recorded step over what its input tensors hold now."""

@@ -1,10 +1,10 @@
-"""Records steps of requests that nobody sent, for some time, the largest first."""
+"""Records steps of requests that nobody sent: which of them, and when."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -22,60 +22,26 @@ from hotshoe.runner.rows import Ints, StepInputs
 from hotshoe.slots import CommunicatorOp, TransferOp
 
 _log = logging.getLogger(__name__)
-#: Recording 33 sizes takes 4 s on a fast device; one that needs far longer serves with fewer.
-RECORDING_S = 60.0
+#: A fast device takes 0.03 s for a recording. One that takes so long would hold up requests.
+RECORDING_S = 2.0
+#: Sizes in a row that have to take so long.
+TRIES = 3
 #: As `GraphOp.record`.
 Record: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
 
-class Allowance:
-    """Time for all recordings of a start, which begins now.
-
-    Args:
-        seconds: How much.
-        group: The ranks that take part in each step; None for one.
-        device: Where they agree.
-    """
-
-    def __init__(self, seconds: float, group: CommunicatorOp | None, device: torch.device) -> None:
-        self._seconds, self._group, self._device = seconds, group, device
-        self._begin = time.monotonic()
-
-    def sizes(self, recordings: Recordings, of: str) -> Iterator[int]:
-        """Yield the sizes to record, the largest first, until the time is over.
-
-        Args:
-            recordings: Takes each before the next is yielded.
-            of: The things that a size counts, for the log.
-        """
-        for size in reversed(recordings.sizes):
-            least = recordings.size_for(1)
-            if least is not None and self._is_over():
-                _log.warning(
-                    "recording steps took %g s; those of up to %d %s are padded to %d",
-                    *(self._seconds, size, of, least),
-                )
-                return
-            yield size
-
-    def _is_over(self) -> bool:
-        over = time.monotonic() - self._begin >= self._seconds
-        if self._group is None:
-            return over
-        # Ranks take part in each other's steps: all record a size, or none.
-        own = torch.tensor([float(over)], device=self._device)
-        return bool(self._group.all_reduce(own).item())
-
-
 class Recorder:
-    """Records steps for all sizes of some recordings.
+    """Records steps: the largest first, so that all share its memory, then the smallest, with which
+    most requests begin, and others when they are first wanted.
 
     Args:
         limits: Of the runner.
         stage: Brings a step to the device, and says whether it lies at fixed addresses.
         ops: What records, and what copies.
-        adapters: Of rows; None for none.
-        allowance: Time for all of it.
+        adapters: Of rows; None for none. What a step's adapters are is set before it is padded, so
+            that all sizes are recorded at once.
+        ranks: Those that take part in each step, None for one, and the device where they agree.
+        every: Record all sizes at once in any case.
     """
 
     def __init__(
@@ -84,37 +50,83 @@ class Recorder:
         stage: Callable[[StepInputs], tuple[StagedInputs, bool]],
         ops: tuple[Record, TransferOp],
         adapters: AdapterRows | None,
-        allowance: Allowance,
+        ranks: tuple[CommunicatorOp | None, torch.device],
+        every: bool,
     ) -> None:
         self._row, self._block_size = limits.max_num_seqs, limits.block_size
         self._slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._stage, (self._record, self._transfer) = stage, ops
-        self._adapters, self._allowance = adapters, allowance
+        self._adapters, self._ranks = adapters, ranks
+        self._every = every or adapters is not None
 
     def decodes(
         self, decodes: Recordings, changes: Changes, decode: Callable[[StagedInputs], Tensor]
     ) -> None:
         """Record steps of one token of each request."""
-        for size in self._sizes(decodes, "decoding requests", changes):
+
+        def record(size: int) -> Callable[[], Tensor]:
+            self._set_adapters(size, changes)
             staged = self._staged(self._inputs(np.ones(size, np.int32)))
-            decodes.keep(size, self._record(partial(decode, staged)))
+            return self._record(partial(decode, staged))
+
+        self._begin(decodes, record, "decoding requests")
 
     def in_pieces(
         self, mixed: Recordings, changes: Changes, forward: Forward, pieces: Pieces
     ) -> None:
         """Record steps that compute prompts, without their attention."""
-        for size in self._sizes(mixed, "tokens beside prompts", changes):
+
+        def record(size: int) -> Callable[[], Tensor]:
+            self._set_adapters(size, changes)
             inputs = self._inputs(np.ones(1, np.int32)).padded_tokens(size, self._slots)
             staged = self._staged(inputs)
             forward.set_pieces(inputs, staged)
-            mixed.keep(size, pieces.record(partial(forward.in_pieces, staged)))
+            return pieces.record(partial(forward.in_pieces, staged))
 
-    def _sizes(self, recordings: Recordings, of: str, changes: Changes) -> Iterator[int]:
-        """Go through sizes, each with what adapters may change."""
-        for size in self._allowance.sizes(recordings, of):
-            if self._adapters is not None:
-                self._adapters.record(size, changes)
-            yield size
+        self._begin(mixed, record, "tokens beside prompts")
+
+    def _begin(
+        self, recordings: Recordings, record: Callable[[int], Callable[[], Tensor]], of: str
+    ) -> None:
+        """Record some sizes, and offer all, unless one takes too long.
+
+        Args:
+            of: The things that a size counts, for the log.
+        """
+        if not recordings.sizes:
+            return
+        recordings.record = record
+        *others, largest = recordings.sizes
+        recordings.make(largest)
+        if self._is_slow(recordings, others):
+            recordings.offered = [largest]
+            said = "recording a step takes more than %g s; those of fewer than %d %s are padded"
+            _log.warning(said, RECORDING_S, largest, of)
+            return
+        recordings.offered = recordings.sizes
+        for size in reversed(others if self._every else ()):
+            recordings.make(size)
+
+    def _is_slow(self, recordings: Recordings, sizes: Sequence[int]) -> bool:
+        """Record the smallest of some sizes; return whether that takes too long, also for the next
+        ones, as the first may wait for a kernel."""
+        for size in sizes[:TRIES]:
+            began = time.monotonic()
+            recordings.make(size)
+            if not self._anywhere(time.monotonic() - began > RECORDING_S):
+                return False
+        return bool(sizes)
+
+    def _anywhere(self, own: bool) -> bool:
+        """Return whether it is so on any rank: all record a size, or none."""
+        group, device = self._ranks
+        if group is None:
+            return own
+        return bool(group.all_reduce(torch.tensor([float(own)], device=device)).item())
+
+    def _set_adapters(self, size: int, changes: Changes) -> None:
+        if self._adapters is not None:
+            self._adapters.record(size, changes)
 
     def _inputs(self, lengths: Ints) -> StepInputs:
         return padding_inputs(lengths, self._row, self._slots, self._block_size)

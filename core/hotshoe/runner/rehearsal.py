@@ -51,12 +51,16 @@ def mixed_steps(config: ResolvedConfig) -> Iterator[list[int]]:
             yield [1] * (num_reqs - 1) + [prompt]
 
 
-def rehearse(runner: Runner, config: ResolvedConfig) -> None:
-    """Run every kind of step that a start runs.
+def rehearse(runner: Runner, config: ResolvedConfig, lacks: Callable[[], bool]) -> None:
+    """Run the kinds of steps that a start runs, and what later steps record, if something of it all
+    may have to be compiled.
 
     Args:
         runner: With `Unrecorded`, over any cache.
+        lacks: From `Rehearsing.rehearsal`.
     """
     for lengths in (largest_step(config), SMALLEST, *mixed_steps(config)):
         runner.warm_up(lengths)
     runner.record_graphs()
+    if lacks():
+        runner.record_graphs(every=True)

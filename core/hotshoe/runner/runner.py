@@ -30,7 +30,7 @@ from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_logprobs, prompt_spans
-from hotshoe.runner.recording import RECORDING_S, Allowance, Recorder
+from hotshoe.runner.recording import Recorder
 from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.trees import TreeRows, without_nodes
@@ -160,19 +160,15 @@ class Runner:
         self._transfer.download([])()
 
     @torch.inference_mode()
-    def record_graphs(self) -> None:
-        """Record steps of all sizes, largest first, so that they share memory.
-
-        When `RECORDING_S` are over, what is left is padded to what there is. Called again, it
-        records what adapters that came since may change.
-        """
+    def record_graphs(self, every: bool = False) -> None:
+        """Record steps of some sizes, or of every; see `Recorder`. Called again, it records what
+        is missing, and what adapters that came since may change."""
         kinds = (Changes.NOTHING,) if self._adapters is None else self._adapters.recordable()
-        allowance = Allowance(RECORDING_S, self._peers.tp, self._tokens.device)
-        ops = self._record, self._transfer
-        recorder = Recorder(self._limits, self._stage, ops, self._adapters, allowance)
+        how = (self._record, self._transfer), self._adapters, (self._peers.tp, self._tokens.device)
+        recorder = Recorder(self._limits, self._stage, *how, every)
         ahead = None if self._recorded_with else self._ahead
         for changes in kinds:
-            if changes not in self._recorded_with:
+            if every or changes not in self._recorded_with:
                 self._recorded_with.add(changes)
                 recorder.decodes(self._decodes[changes], changes, self._decode)
                 recorder.in_pieces(self._mixed[changes], changes, self._forward, self._pieces)
@@ -276,6 +272,7 @@ class Runner:
             return inputs, None
         if self._adapters is not None and changes:
             self._adapters.pad(size, changes)
+        found.make(size)
         repeat = partial(found.replay, size)
         if whole:
             padded = inputs.padded(size, self._limits.max_num_seqs, slots)

@@ -168,8 +168,8 @@ class TorchWorker:
         self._peers.wait(ctx.device)  # others may still be taking memory
         # Kernels of several ranks wait for one another, which some that do nothing would not do.
         if isinstance(self._platform, Rehearsing) and self._rendezvous is None:
-            with self._phase("compile kernels"), self._platform.rehearsal():
-                rehearse(self._probing_runner(Unrecorded()), self._config)
+            with self._phase("compile kernels"), self._platform.rehearsal() as lacks:
+                rehearse(self._probing_runner(Unrecorded()), self._config, lacks)
             free_caches(ctx.cache_layers)
             self._platform.release_memory()
         if self._platform.measures_memory:

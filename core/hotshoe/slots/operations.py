@@ -396,7 +396,7 @@ class RestingGraphOp(Protocol):
     """A `GraphOp` that outlasts the sleep of its engine; another one is built anew behind it."""
 
     def rest(self) -> None:
-        """Forget all recordings and their memory; the same steps come again, in the same order."""
+        """Forget all recordings and their memory; the same steps may come again, in any order."""
         ...
 
 

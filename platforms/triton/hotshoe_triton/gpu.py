@@ -7,7 +7,7 @@ device once it is taken. Nothing here touches a device before `activate`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -136,9 +136,10 @@ class GpuPlatform(Platform, Generic[G]):
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         import torch
 
-        from hotshoe_triton import memory
+        from hotshoe_triton import memory, preparing
         from hotshoe_triton.compiled import keep_compiled
 
+        preparing.begin()
         gpu, index = self.chosen(), self._options.device
         unfit = self.unfit([gpu])
         if unfit:
@@ -150,7 +151,7 @@ class GpuPlatform(Platform, Generic[G]):
         kept = keep_compiled(self._options.kernel_cache)
         return {**self.taken(gpu, module.get_device_properties(index)), "kernel cache": kept}
 
-    def rehearsal(self) -> AbstractContextManager[None]:
+    def rehearsal(self) -> AbstractContextManager[Callable[[], bool]]:
         """See `hotshoe.platform.Rehearsing`."""
         from hotshoe_triton.rehearsal import rehearsal
 

@@ -83,11 +83,11 @@ class Graph:
     def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
         # Its pool is that of all others, and lasts while a recording in it does.
         self._first: torch.cuda.CUDAGraph | None = None
-        self._made = self._known = 0  # recordings: in this life, and the most in an earlier one
+        self._rested = False
 
     def rest(self) -> None:
-        """See `hotshoe.slots.RestingGraphOp`; recordings are made in the same order each time."""
-        self._first, self._made, self._known = None, 0, max(self._made, self._known)
+        """See `hotshoe.slots.RestingGraphOp`."""
+        self._first, self._rested = None, True
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return self.record_pieces(lambda between: function())
@@ -96,15 +96,13 @@ class Graph:
         stream = recording_stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            if self._made >= self._known:
-                # Once as it is: kernels are compiled and libraries take their workspaces outside.
-                function(lambda call: call())
-            if self._first is None and not self._known:
+            # Once as it is: kernels are compiled and libraries take their workspaces outside.
+            function(lambda call: call())
+            if self._first is None and not self._rested:
                 gc.collect()  # of earlier engines; once, as it takes longer than a recording
             torch.cuda.empty_cache()
             with no_garbage():
                 parts, output = self._recorded(function)
-        self._made += 1
 
         def replay() -> Tensor:
             for part in parts:

@@ -22,13 +22,10 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from hotshoe_triton.compiling import Compiler, settle
+from hotshoe_triton.compiling import OWN, Compiler, settle, settle_all
 
 #: Most processes that compile, with a thread each that waits for it.
 PROCESSES = 12
-#: Launches of kernels in packages named so do nothing. Those of others are made: a tuner among them
-#: would time nothing.
-OWN = "hotshoe_"
 #: Held by the thread that loads a launcher. Triton gives all of them one name, and Python knows by
 #: a name the one that was loaded last.
 LOADING = threading.Lock()
@@ -43,22 +40,23 @@ UNWRITTEN = (
 
 
 @contextmanager
-def rehearsal(device: int) -> Iterator[None]:
+def rehearsal(device: int) -> Iterator[Callable[[], bool]]:
     """Let this thread's launches of kernels that are not compiled do nothing, and compile them.
 
     At the end all are compiled, unless a step failed. A kernel that cannot be compiled says so when
-    it is next launched.
+    it is next launched. Gives what tells whether one was met that is not on disk.
 
     Args:
         device: Its number, for the threads.
     """
     if knobs.runtime.jit_cache_hook is not None or knobs.runtime.interpret:
-        yield  # somebody else decides what is compiled, or nothing is
+        yield lambda: False  # somebody else decides what is compiled, or nothing is
         return
+    settle_all()  # as steps that are not rehearsed may meet some first
     prompter = knobs.runtime.jit_cache_hook = _Prompter(device)
     try:
         with _zeros():
-            yield
+            yield prompter.lacks
     except BaseException:  # also where a user interrupts
         prompter.end()
         raise
@@ -89,7 +87,7 @@ class _Prompter:
         if self._looking or elsewhere or not fn.module.startswith(OWN):
             return False
         kernel, key = fn.jit_function, compile["key"]
-        settle(kernel)
+        settle(kernel)  # where its module was imported meanwhile
         kept = kernel.device_caches[compile["device"]][0]
         coming = _Coming(kernel, compile["specialization_data"], self._thread)
         coming.on_disk = self._on_disk(coming)
@@ -98,6 +96,10 @@ class _Prompter:
         if coming.on_disk is None and self._start():
             coming.compiled = self._pool.submit(self._compile, coming)
         return True
+
+    def lacks(self) -> bool:
+        """Return whether a kernel was met that is not on disk."""
+        return any(coming.on_disk is None for _, _, coming in self._met)
 
     def _on_disk(self, coming: _Coming) -> Any:
         """Return a kernel that was compiled before; None where there is none."""

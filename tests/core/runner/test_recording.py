@@ -1,25 +1,87 @@
-"""The order and number of steps that a start records."""
+"""Which steps are recorded, in which order, and when."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from hotshoe.layers import Changes
+from hotshoe.runner import recording
 from hotshoe.runner.graphs import Recordings
-from hotshoe.runner.recording import Allowance
 
 CPU = torch.device("cpu")
 
 
-def kept(allowance: Allowance, sizes: tuple[int, ...]) -> list[int]:
-    recordings = Recordings(sizes)
-    for size in allowance.sizes(recordings, "requests"):
-        recordings.keep(size, lambda: torch.zeros(1))
-    return recordings.recorded
+class Recorder(recording.Recorder):
+    """Notes sizes, and whether these were prepared for adapters."""
+
+    def __init__(self, **given: object) -> None:
+        limits = SimpleNamespace(max_num_seqs=8, block_size=1, null_blocks=[0])
+        ops = self.note, SimpleNamespace(download=lambda tensors: lambda: None)
+        adapters = given.get("adapters")
+        ranks = given.get("group"), CPU
+        super().__init__(limits, self.stage, ops, adapters, ranks, bool(given.get("every")))
+        self.made: list[int] = []
+
+    def stage(self, inputs):
+        return len(inputs.rows), True
+
+    def note(self, function):
+        self.made.append(size := int(function()))
+        return lambda: torch.full((1,), float(size))
+
+    def begin(self, sizes: tuple[int, ...]) -> Recordings:
+        found = Recordings(sizes)
+        self.decodes(found, Changes.NOTHING, lambda staged: staged)
+        return found
 
 
-def test_all_sizes_are_recorded_while_there_is_time() -> None:
-    assert kept(Allowance(60.0, None, CPU), (1, 2, 4)) == [1, 2, 4]
-    assert kept(Allowance(60.0, None, CPU), ()) == []
+def test_the_largest_comes_first_then_the_smallest_and_others_when_wanted() -> None:
+    recorder = Recorder()
+    recordings = recorder.begin((1, 2, 4, 8))
+    assert recorder.made == [8, 1]
+    assert [recordings.size_for(n) for n in (1, 2, 3, 8, 9)] == [1, 2, 4, 8, None]
+    for _ in range(2):
+        recordings.make(4)
+        assert recordings.replay(4) == 4
+    assert recorder.made == [8, 1, 4]
 
 
-def test_without_time_the_largest_alone_is_recorded(caplog) -> None:
-    assert kept(Allowance(0.0, None, CPU), (1, 2, 4)) == [4]
-    assert "those of up to 2 requests are padded to 4" in caplog.text
+def test_one_size_or_none() -> None:
+    recorder = Recorder()
+    assert recorder.begin((4,)).size_for(3) == 4
+    assert recorder.begin(()).size_for(1) is None
+    assert recorder.made == [4]
+
+
+def test_all_are_recorded_at_once_if_asked_for_and_with_adapters() -> None:
+    adapters = SimpleNamespace(record=lambda size, changes: seen.append((size, changes)))
+    seen: list[tuple[int, Changes]] = []
+    for given in ({"every": True}, {"adapters": adapters}):
+        recorder = Recorder(**given)
+        recorder.begin((1, 2, 4, 8))
+        assert recorder.made == [8, 1, 4, 2]
+    assert seen == [(size, Changes.NOTHING) for size in recorder.made]
+
+
+def test_a_slow_device_records_few(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(recording, "RECORDING_S", -1.0)
+    recorder = Recorder(every=True)
+    recordings = recorder.begin((1, 2, 4, 8, 16))
+    assert recorder.made == [16, 1, 2, 4]
+    assert [recordings.size_for(n) for n in (1, 16, 17)] == [16, 16, None]
+    assert "those of fewer than 16 decoding requests are padded" in caplog.text
+
+
+def test_one_slow_recording_says_nothing(monkeypatch) -> None:
+    times = iter([0.0, 9.0, 9.0, 9.1])
+    monkeypatch.setattr(recording.time, "monotonic", lambda: next(times))
+    recorder = Recorder()
+    assert recorder.begin((1, 2, 4, 8)).size_for(3) == 4
+    assert recorder.made == [8, 1, 2]
+
+
+@pytest.mark.parametrize("slow", [0.0, 1.0])
+def test_ranks_agree(slow: float) -> None:
+    group = SimpleNamespace(all_reduce=lambda own: own + slow)
+    assert Recorder(group=group).begin((1, 2, 4)).size_for(2) == (4 if slow else 2)

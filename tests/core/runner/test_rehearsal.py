@@ -76,22 +76,29 @@ class Rehearsed(NullPlatform):
 
     asynchronous = True
 
-    def __init__(self) -> None:
+    def __init__(self, lacks: bool) -> None:
         self.steps: list[list[int]] | None = None
         self.inside = False
+        self._lacks = lacks
 
     @contextmanager
-    def rehearsal(self) -> Iterator[None]:
+    def rehearsal(self) -> Iterator[Callable[[], bool]]:
         self.steps, self.inside = [], True
-        yield
+        yield lambda: self._lacks
         self.inside = False
 
 
+@pytest.mark.parametrize("lacks", [False, True])
 def test_a_platform_that_compiles_sees_all_steps_before_they_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: bool
 ) -> None:
+    """And steps of all sizes if it has something to compile."""
     (tmp_path / "config.json").write_text(json.dumps(TINY))
-    platform, real = Rehearsed(), []
+    platform, real = Rehearsed(lacks), []
+    recorded: list[bool] = []
+    monkeypatch.setattr(
+        worker.Runner, "record_graphs", lambda runner, every=False: recorded.append(every)
+    )
 
     def warm_up(runner: Runner, lengths: list[int]) -> None:
         (platform.steps if platform.inside else real).append(list(lengths))
@@ -103,6 +110,7 @@ def test_a_platform_that_compiles_sees_all_steps_before_they_run(
     phases = made.load().phases
     assert "compile kernels" in phases
     assert not real
+    assert recorded == [False, True][: 1 + lacks]
     made.allocate_cache((4,))
     assert platform.steps is not None
     assert {tuple(lengths) for lengths in real} <= {tuple(lengths) for lengths in platform.steps}

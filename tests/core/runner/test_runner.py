@@ -270,7 +270,7 @@ def test_what_is_to_be_recorded_has_arrived_before_the_next_is_sent(
 
     monkeypatch.setattr(Transfer, "upload", upload)
     monkeypatch.setattr(Transfer, "download", download)
-    make_runner(model, (1, 2, 4), (4, 8)).record_graphs()
+    make_runner(model, (1, 2, 4), (4, 8)).record_graphs(every=True)
     assert events == ["sent", "arrived"] * 5
 
 
@@ -290,8 +290,8 @@ def test_a_recorded_step_pads_with_rows_that_own_nothing(model: TableModel) -> N
     assert batch.views[0].block_table[0, :8].tolist() == list(range(16, 24))
 
 
-def test_recording_takes_bounded_time(monkeypatch, caplog) -> None:
-    monkeypatch.setattr("hotshoe.runner.runner.RECORDING_S", 0.0)
+def test_a_step_waits_for_no_slow_recording(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("hotshoe.runner.recording.RECORDING_S", -1.0)
     model = AttendingModel()
     runner = make_runner(model, graph_sizes(ROWS), (4, 8))
     runner.record_graphs()
@@ -299,12 +299,12 @@ def test_recording_takes_bounded_time(monkeypatch, caplog) -> None:
     assert model.batches[-1].shape.num_reqs == ROWS  # the largest alone was recorded
     step(runner, 1, {1: 3}, new(1, [3, 4, 5]))
     assert len(model.batches[-1].positions) == 8
-    assert "those of up to 2 decoding requests are padded to 4" in caplog.text
-    assert "those of up to 4 tokens beside prompts are padded to 8" in caplog.text
+    assert "those of fewer than 4 decoding requests are padded" in caplog.text
+    assert "those of fewer than 8 tokens beside prompts are padded" in caplog.text
 
 
 def test_ranks_record_the_same_steps(monkeypatch) -> None:
-    """One that is out of time ends it for all; one that is not goes by the others."""
+    """One that is slow is so for all; one that is not goes by the others."""
 
     class Group:
         def __init__(self, others: list[float]) -> None:
@@ -313,13 +313,32 @@ def test_ranks_record_the_same_steps(monkeypatch) -> None:
         def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
             return x + next(self.others)
 
-    runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0, 1.0]))
-    runner.record_graphs()
-    assert [runner._decodes[Changes.NOTHING].size_for(n) for n in (1, 2, 4)] == [2, 2, 4]
-    monkeypatch.setattr("hotshoe.runner.runner.RECORDING_S", 0.0)
-    runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0]))
+    for others, offered in (([1.0, 0.0], [1, 2, 4]), ([1.0, 1.0], [4, 4, 4])):
+        runner = make_runner(TableModel(), (1, 2, 4), communicator=Group(others))
+        runner.record_graphs()
+        found = runner._decodes[Changes.NOTHING]
+        assert [found.size_for(n) for n in (1, 2, 4)] == offered
+    monkeypatch.setattr("hotshoe.runner.recording.RECORDING_S", -1.0)
+    runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0, 0.0]))
     runner.record_graphs()
     assert runner._decodes[Changes.NOTHING].size_for(1) == 4
+
+
+def test_a_size_is_recorded_when_it_is_first_wanted(model: TableModel) -> None:
+    """And the step that wants it computes what it would without."""
+    runner = make_runner(model, (1, 2, 3, 4))
+    runner.record_graphs()
+    recordings = runner._decodes[Changes.NOTHING]
+    recorded: list[int] = []
+    record = recordings.record
+    recordings.record = lambda size: recorded.append(size) or record(size)
+    for number in range(2):
+        rows = {0: 1, 1: 1, 2: 1}
+        started = [new(row, [5 + row + number]) for row in rows]
+        result = step(runner, number, rows, *started)
+        expected = [[int(model.table[5 + row + number].argmax())] for row in rows]
+        assert result.tokens == expected
+    assert recorded == [3]
 
 
 def test_a_step_with_a_prompt_runs_as_it_is(model: TableModel) -> None:

@@ -181,7 +181,7 @@ def test_recorded_chains_are_those_that_are_called(make: MakeLLM, tmp_path: Path
     found = []
     prompts = [TokensPrompt([n, 3, 7 * n]) for n in range(1, 6)]
     for steps in (ahead._steps, Recordings(())):
-        assert steps.recorded or found
+        assert steps.offered or found
         ahead._steps = steps
         made.clear()
         llm.generate(prompts, GREEDY)

@@ -142,22 +142,19 @@ def test_recordings_share_a_pool_and_run_once_before(device: Device, graph: Grap
     assert device.log == [wait, "run", "give back", ("begin", (0, 1)), "run", "end"]
 
 
-def test_behind_a_sleep_steps_that_ran_are_recorded_at_once(device: Device, graph: Graph) -> None:
-    def step() -> torch.Tensor:
-        device.log.append("run")
-        return torch.zeros(1)
-
-    for _ in range(2):
-        graph.record(step)
-    for _ in range(2):  # the second sleep comes before all is recorded again
-        graph.rest()
+def test_behind_a_sleep_recordings_have_a_new_pool(
+    device: Device, graph: Graph, monkeypatch
+) -> None:
+    collected: list[bool] = []
+    monkeypatch.setattr(gc, "collect", lambda: collected.append(True))
+    for number in range(3):
+        graph.record(lambda: torch.zeros(1))
+        graph.record(lambda: torch.zeros(1))
+        begun = [entry[1] is None for entry in device.log if entry[0] == "begin"]
+        assert begun == [True, False], number
         device.log.clear()
-        graph.record(step)
-        assert device.log.count("run") == 1 and ("begin", None) in device.log
-    graph.record(step)
-    device.log.clear()
-    graph.record(step)  # for the first time
-    assert device.log.count("run") == 2
+        graph.rest()
+    assert len(collected) == 1, "what an earlier engine left is gone since the first"
 
 
 def test_calls_are_made_between_pieces(device: Device, graph: Graph) -> None:

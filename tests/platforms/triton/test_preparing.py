@@ -1,6 +1,7 @@
 """What is done before a device is taken."""
 
 import sys
+import threading
 from types import ModuleType
 
 from triton.runtime.jit import JITFunction
@@ -23,3 +24,10 @@ def test_kernels_of_ours_that_are_imported_have_keys(monkeypatch) -> None:
     preparing.prepare()
     assert asked == ["triton"]
     assert [kernel.hash is not None for kernel in kernels.values()] == [True, False]
+
+
+def test_the_digest_is_made_beside_a_start(monkeypatch) -> None:
+    made = threading.Event()
+    monkeypatch.setattr(preparing, "triton_key", made.set)
+    preparing.begin()
+    assert made.wait(60)

@@ -67,10 +67,12 @@ def kept():
 
 
 empty = torch.empty
-with rehearsal(3):
+with rehearsal(3) as lacks:
+    assert not lacks(), "nothing was called yet"
     for _ in range(3):
         x = torch.empty(64)
         fill[(1,)](x, 64, VALUE=1.0, SIZE=64)
+        assert lacks()
         assert not x.any(), "nothing wrote to it, and it held nothing"
         fill[(1,)](x, 64, VALUE=2.0, SIZE=64)
         impossible[(1,)](x)
