@@ -37,4 +37,4 @@ DEFAULT_LEVEL = 2
 def levels_text() -> str:
     """Return the table in one line, for a help text."""
     said = [f"{number}: {level}" for number, level in enumerate(LEVELS)]
-    return f"steps that are recorded before the engine serves: {'; '.join(said)}"
+    return f"steps that are recorded: {'; '.join(said)}"

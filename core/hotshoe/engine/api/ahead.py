@@ -20,6 +20,7 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.engine.explain.explanation import explain, named_platform
 from hotshoe.errors import EngineError, UserError
+from hotshoe.foreign import ending
 from hotshoe.platform import Preparing
 from hotshoe.plugins import PluginManager
 
@@ -71,9 +72,10 @@ def _tried(function: Callable[[], Any]) -> Any:
     os.close(writing)
     with open(reading, "rb") as file:  # noqa: PTH123 - a descriptor
         text = file.read()
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
     if not text:
-        raise EngineError("a process that looked at the model has ended")
+        how = ending(os.waitstatus_to_exitcode(status))
+        raise EngineError(f"a process that looked at the model has ended ({how})")
     answer = json.loads(text)
     if "error" in answer:
         raise UserError(answer["error"])
