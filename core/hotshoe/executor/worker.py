@@ -149,7 +149,8 @@ class WeightsWorker(Protocol):
     """
 
     def offload(self) -> None:
-        """Give the cache back, and keep the weights in host memory alone.
+        """Give the cache back, and keep the weights in host memory alone. Where they are there
+        alone already, as behind a `restore` that failed, nothing happens.
 
         Raises:
             RequestError: The weights cannot be moved; nothing has changed.
@@ -157,7 +158,11 @@ class WeightsWorker(Protocol):
         ...
 
     def restore(self) -> None:
-        """Take the weights back onto the device."""
+        """Take the weights back onto the device.
+
+        Raises:
+            MemoryLimitError: There is too little memory; nothing was taken.
+        """
         ...
 
     def update_weights(

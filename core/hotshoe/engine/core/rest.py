@@ -114,10 +114,10 @@ def wake(
             assert woken is not None
             woken.allocate_cache(num_blocks)
     except BaseException as error:
-        if woken is not None and woken is not worker:
+        if woken is not worker and woken is not None:
             woken.close()
-        elif isinstance(error, MemoryLimitError) and "weights" in missing:
-            assert isinstance(woken, WeightsWorker)
+        lacks = isinstance(error, MemoryLimitError) and "weights" in missing
+        if lacks and woken is worker and isinstance(woken, WeightsWorker):
             woken.offload()
         raise
     return woken

@@ -7,7 +7,7 @@ import pytest
 from hotshoe.config import EngineConfig
 from hotshoe.engine.core.workers import Workers
 from hotshoe.engine.start.setup import prepare
-from hotshoe.errors import RequestError
+from hotshoe.errors import MemoryLimitError, RequestError
 
 
 @pytest.fixture
@@ -39,6 +39,26 @@ def test_a_refused_sleep_changes_nothing(workers: Workers) -> None:
     with pytest.raises(RequestError, match="level 1 is not offered"):
         workers.check_sleep(1, "keep")
     assert not workers.asleep and workers.main is not None
+
+
+def test_a_wake_without_room_closes_what_it_made(workers: Workers, monkeypatch) -> None:
+    made = type(workers.main)
+    closed: list[object] = []
+
+    def full(worker: object, num_blocks: object) -> None:
+        raise MemoryLimitError("1 GiB is missing")
+
+    workers.fall_asleep(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "allocate_cache", full)
+        patch.setattr(made, "close", lambda worker: closed.append(worker))  # noqa: PLW0108
+        for _ in range(2):
+            with pytest.raises(MemoryLimitError):
+                workers.wake(workers.tags_to_wake(None))
+            assert workers.main is None and workers.sleep_level == 2
+    assert len(closed) == 2
+    workers.wake(workers.tags_to_wake(None))
+    assert workers.sleep_level is None
 
 
 def test_what_sleeps_records_no_steps(workers: Workers) -> None:
