@@ -1,7 +1,7 @@
 """Candidate `packed` of slot `linear`: numbers of four bits with few rows of x, on sm_90.
 
 Weights lie as `hotshoe_triton.groups` packs them. More rows, and an x that the copy engine cannot
-read, go through its kernels.
+read, go through its kernels. One row has a kernel of its own, `one_row`, for the usual forms.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ DTYPES = ("bfloat16", "float16")
 TILES = {8: (128, 8), 16: (64, 4), 32: (64, 4), 64: (64, 4)}
 #: Warps of a multiprocessor that registers suffice for.
 WARPS = 20
+#: Columns of x that kernel `one_row` holds at most, those of a step, and those of its groups.
+MOST, STEP, GROUP = 16384, 1024, 128
+#: Registers of its threads at the start: two programs fit a multiprocessor.
+REGISTERS = 64
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -57,11 +61,33 @@ def stream(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Linea
     return LinearConfig("packed", block_n, chunk, split, warps, stages)
 
 
+def alone(spec: LinearSpec, facts: DeviceFacts) -> dict[str, int]:
+    """Return constants and the grid of kernel `one_row`; none where it does not suit."""
+    n, k, units = spec.out_features, spec.in_features, facts.compute_units
+    assert spec.weight is not None
+    if spec.weight.group_size != GROUP or k % (2 * GROUP) or n % 4 or k > MOST:
+        return {}
+    block_n = 32 if n > 32 * units else 16
+    padded = max(STEP, 1 << (k - 1).bit_length())
+    room = arch_of(facts).shared_bytes // 2 - 2 * padded - padded // 16 - KIB
+    tiles = -(-n // block_n)
+    programs = min(tiles, 2 * -(-tiles // -(-tiles // units)))
+    needed = -(-tiles // programs) * -(-k // STEP)
+    return {
+        "programs": programs,
+        "PADDED": padded,
+        "BLOCK_N": block_n,
+        "STAGES": min(room // (4 * block_n * (GROUP + 8)), needed, 9),
+        "num_warps": block_n // 4,
+    }
+
+
 class Linear(groups.Linear):
     """See `hotshoe.slots.LinearOp`."""
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
         super().__init__(spec, facts)
+        self._alone = alone(spec, facts)
         self._streams = {rows: stream(rows, spec, self._chunk, facts) for rows in TILES}
         self._descs: dict[int, Any] = {}
 
@@ -85,6 +111,33 @@ class Linear(groups.Linear):
             self._descs[block_n] = self._tiles(words, block_n, self._span)
         return self._descs[block_n]
 
+    def _tiles_alone(self) -> tuple[Any, Any]:
+        """Return words and scales as kernel `one_row` takes them."""
+        from triton.experimental.gluon.language import NVMMASharedLayout
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        if 0 not in self._descs:
+            words, block_n = self._words.view(torch.int8), self._alone["BLOCK_N"]
+            scales = self._scale.view(self._chunks, 2, self._n).transpose(0, 1)
+            plain, swizzled = NVMMASharedLayout(0, 32, 3), NVMMASharedLayout(GROUP, 8, 3)
+            self._descs[0] = (
+                TensorDescriptor.from_tensor(words, [4, block_n, GROUP], swizzled),
+                TensorDescriptor.from_tensor(scales, [2, 4, block_n], plain),
+            )
+        return self._descs[0]
+
+    def _one(self, y: Tensor, x: Tensor) -> None:
+        from hotshoe_cuda.kernels import one_row
+
+        constants = dict(self._alone)
+        programs = constants.pop("programs")
+        bias = self._scale if self._bias is None else self._bias
+        one_row.one_row[(programs,)](
+            y, x, *self._tiles_alone(), bias, self._n, self._k, -(-self._n // constants["BLOCK_N"]),
+            -(-self._k // STEP), ZEROS=self._zeros, BIAS=self._bias is not None,
+            maxnreg=REGISTERS, launch_pdl=True, **constants,
+        )  # fmt: skip
+
     def _few(self, y: Tensor, x: Tensor) -> None:
         from hotshoe_cuda.kernels import packed
 
@@ -92,6 +145,9 @@ class Linear(groups.Linear):
         block = next((size for size in TILES if rows <= size), 0)
         if not block or (x.stride(0) * 2 | x.data_ptr()) % 16:
             super()._few(y, x)
+            return
+        if rows == 1 and self._alone and self._zeros in ("half", "inside"):
+            self._one(y, x)
             return
         config = self._streams[block]
         split = config.split_k

@@ -5,6 +5,10 @@ No interpreter runs that kernel. Elsewhere a stand-in takes the launches.
 
 from __future__ import annotations
 
+import inspect
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +23,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference.linear import Linear as PlainLinear
 from hotshoe_cuda import packed
+from hotshoe_cuda.kernels import one_row
 from hotshoe_cuda.kernels import packed as kernels
 from hotshoe_triton import groups
 
@@ -70,6 +75,106 @@ class StandIn:
             self.launched.append(grid)
 
         return launch
+
+
+class StandInAlone:
+    """Takes launches of the kernel of one row, and computes with integers of x as it does."""
+
+    def __init__(self) -> None:
+        self.launched: list[int] = []
+
+    def __getitem__(self, grid: tuple[int]) -> Any:
+        def launch(
+            y: Tensor, x: Tensor, words_desc: Any, scale_desc: Any, bias: Tensor, n: int, k: int,
+            tiles: int, steps: int, **constants: Any,
+        ) -> None:  # fmt: skip
+            block_n, padded = constants["BLOCK_N"], constants["PADDED"]
+            assert tiles * block_n >= n > (tiles - 1) * block_n and 1 <= grid[0] <= tiles
+            assert padded >= steps * 1024 >= k > (steps - 1) * 1024
+            ring = constants["STAGES"] * 4 * block_n * 136
+            assert constants["num_warps"] == block_n // 4 and ring + 2 * padded <= 112 << 10
+            turns = -(-tiles // grid[0])
+            assert 1 <= constants["STAGES"] <= turns * steps
+            assert words_desc.block_shape == [4, block_n, 128] and words_desc.base.shape[1] == n
+            assert scale_desc.block_shape == [2, 4, block_n] and scale_desc.base.shape[2] == n
+            words = words_desc.base.view(torch.int16).int()
+            places = [words >> 4 * place & 15 for place in range(4)]
+            values = torch.cat(places, 2).transpose(0, 1).reshape(n, -1, 128)
+            scale = scale_desc.base.transpose(0, 1).reshape(-1, n)
+            zero = torch.full_like(scale, 8).long()
+            if constants["ZEROS"] == "inside":
+                bits = scale.view(torch.int32)
+                zero, scale = (bits & 31).long(), (bits & -32).view(torch.float32)
+            groups_of_x = x.double().view(-1, 128)
+            largest = groups_of_x.abs().amax(1, keepdim=True)
+            unit = 2.0 ** (largest.clamp(min=2.0**-113).log2().floor() - 13)
+            whole = (groups_of_x / unit).round().long()
+            assert whole.abs().amax() <= 1 << 14
+            sums = ((values.long() - zero.T[:, :, None]) * whole).sum(2)
+            sums = (sums * unit.T * scale.T.double()).sum(1)
+            y.copy_((sums + bias if constants["BIAS"] else sums)[None])
+            self.launched.append(grid[0])
+
+        return launch
+
+
+@pytest.mark.parametrize("zeros", ["half", "inside", "apart"])
+def test_one_row_is_launched(
+    monkeypatch: pytest.MonkeyPatch, zeros: str, rng: torch.Generator
+) -> None:
+    stand_in, alone = StandIn(), StandInAlone()
+    monkeypatch.setattr(kernels, "packed", stand_in)
+    monkeypatch.setattr(one_row, "one_row", alone)
+    form = replace(GROUPED, symmetric=zeros == "half")
+    for n, k in ((72, 1280), (4300, 512), (72, 1152), (70, 1280), (72, 16640)):
+        spec = LinearSpec(k, n, "bfloat16", weight=form, bias=n == 72)
+        operation, expected = packed.Linear(spec, HERE), PlainLinear(spec, HERE)
+        tensors = test_groups.stored(spec, rng, fractions=zeros == "apart")
+        operation.load(tensors)
+        expected.load(tensors)
+        for count in (1, 2):
+            x = test_groups.rows(spec, count, rng)
+            x[:, :128] *= 1e-20
+            x[:, 128:256] = 0
+            wanted = expected(x).float()
+            assert (operation(x).float() - wanted).norm() < 4e-3 * wanted.norm()
+    suited = 0 if zeros == "apart" else 2
+    assert alone.launched == [5, 135][:suited] and len(stand_in.launched) == 10 - suited
+
+
+@pytest.mark.slow
+def test_one_row_compiles() -> None:
+    """In a process of its own, as this one interprets."""
+    code = inspect.getsource(compile_one_row) + "\ncompile_one_row()"
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def compile_one_row() -> None:
+    import torch
+
+    from hotshoe.platform import DeviceFacts
+    from hotshoe.slots import LinearSpec, QuantSpec
+    from hotshoe_cuda.packed import Linear
+    from hotshoe_triton.device import ARCHS
+    from hotshoe_triton.matrix import Compiling, usage
+
+    facts = DeviceFacts("cuda", "meta", "", "sm_90", 1 << 30, 132)
+    weight = QuantSpec("int4", "group", 128, symmetric=False)
+    operation = Linear(LinearSpec(14336, 4096, "bfloat16", weight=weight), facts)
+    operation.load(
+        {
+            "weight": [torch.empty(4096, 14336, dtype=torch.int8, device="meta")],
+            "weight_scale": [torch.empty(4096, 112, device="meta")],
+            "weight_zero_point": [torch.empty(4096, 112, dtype=torch.int32, device="meta")],
+        }
+    )
+    with Compiling(ARCHS["sm_90"]) as compiling:
+        operation(torch.empty(1, 14336, dtype=torch.bfloat16, device="meta"))
+    [(_, compiled)] = compiling.compiled
+    assert compiled.name == "one_row"
+    assert 2 * compiled.metadata.shared <= 226 << 10, "two programs do not fit a multiprocessor"
+    assert usage(ARCHS["sm_90"], compiled)[1] == 0, "registers are spilled"
 
 
 @pytest.mark.parametrize(
@@ -162,3 +267,25 @@ def test_products(hopper, rng, dtype: str, size: int | None, zeros: str) -> None
             assert (y.double() - wanted).norm() < 8e-3 * wanted.norm()
             assert torch.equal(y, operation(x))
         assert not operation._counters.any()
+
+
+@pytest.mark.parametrize("zeros", ["half", "inside"])
+def test_one_row_of_any_range(hopper, rng, zeros: str) -> None:
+    """Groups have factors of their own; what is not finite stays so."""
+    form = QuantSpec("int4", "group", 128, symmetric=zeros == "half")
+    for n, k in ((1056, 1280), (4096, 4096), (200, 14336)):
+        spec = LinearSpec(k, n, "bfloat16", weight=form)
+        operation, expected = packed.Linear(spec, hopper), PlainLinear(spec, hopper)
+        tensors = test_groups.stored(spec, rng)
+        operation.load(tensors)
+        expected.load(tensors)
+        x = test_groups.rows(spec, 1, rng)
+        x[:, :128] *= 1e-20
+        x[:, 128:256] = 0
+        x[:, 300] = 200
+        y, wanted = operation(x), expected(x).double()
+        assert (y.double() - wanted).norm() < 4e-3 * wanted.norm()
+        x[:, k - 1] = float("inf")
+        assert not operation(x).isfinite().any()
+        x[:, k - 1] = float("nan")
+        assert operation(x).isnan().all()
