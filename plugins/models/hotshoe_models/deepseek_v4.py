@@ -14,6 +14,7 @@ from hotshoe.layers import BuildContext, Mixture, MoeNames, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.hyper import BASE, DIGITS, HyperDecoder
+from hotshoe_models.hyper_further import HyperFurther
 from hotshoe_models.mixtures import mixture, scored, with_expert_defaults
 from hotshoe_models.spec import (
     CompressedSpec,
@@ -97,6 +98,7 @@ RENAMES = (
     (r"^hc_head_", "model.hc_head.hc_"),
     (r"\.attn\.kv_norm\.", ".attn.norm."),
     (r"\.scale$", ".weight_scale_inv"),
+    (r"^model\.mtp\.", "mtp."),
 )
 
 
@@ -108,7 +110,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
     decoder = HyperDecoder(spec, ctx)
     for pattern, name in RENAMES:
         ctx.weights.rename(pattern, name)
-    ctx.weights.ignore([r"^(model\.)?mtp\."], "layers that predict further tokens")
+    ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
+    if ctx.further and count(config, "num_nextn_predict_layers"):
+        decoder.draft_head = HyperFurther(spec, ctx, decoder, _further(config, ctx))
     return decoder
 
 
@@ -130,21 +134,11 @@ def _check(config: ModelConfig) -> None:
 
 
 def _spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
-    rope_dim = _rope_dim(config)
-    rotations = _rotations(config, ctx, rope_dim)
-    mixtures = _mixtures(config)
-    compressions = _compressions(config)
+    rope_dim, made = _rope_dim(config), _layers(config, ctx)
     if config.size("index_head_dim") < rope_dim:
         raise refuse(config, "index_head_dim", f"rotates {rope_dim} channels of it")
-    layers = tuple(
-        LayerSpec(
-            rotations["main" if kind == WINDOW else "compress"],
-            mixer="compressed",
-            compression=compressions[kind],
-            mixture=mixtures[experts],
-        )
-        for kind, experts in zip(_layer_types(config), _expert_types(config), strict=True)
-    )
+    kinds = zip(_layer_types(config), _expert_types(config), strict=True)
+    layers = tuple(made[kind] for kind in kinds)
     return decoder_spec(
         config,
         layers,
@@ -163,6 +157,28 @@ def _spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
         ),
         names=NAMES,
     )
+
+
+def _layers(config: ModelConfig, ctx: BuildContext) -> dict[tuple[str, str], LayerSpec]:
+    """Return what a layer is, by its type and by how its experts are chosen."""
+    rotations, mixtures = _rotations(config, ctx, _rope_dim(config)), _mixtures(config)
+    return {
+        (kind, experts): LayerSpec(
+            rotations["main" if kind == WINDOW else "compress"],
+            mixer="compressed",
+            compression=compression,
+            mixture=mixture,
+        )
+        for kind, compression in _compressions(config).items()
+        for experts, mixture in mixtures.items()
+    }
+
+
+def _further(config: ModelConfig, ctx: BuildContext) -> LayerSpec:
+    """Return the first layer that predicts further tokens: its ratio lies behind the others."""
+    ratios = config.get("compress_ratios") or []
+    behind = ratios[config.size("num_hidden_layers") :]
+    return _layers(config, ctx)[RATIOS.get(behind[0], WINDOW) if behind else WINDOW, CHOSEN]
 
 
 def _rope_dim(config: ModelConfig) -> int:

@@ -34,6 +34,9 @@ DIGITS, BASE = 3, 256
 class HyperDecoder(DenseDecoder):
     """See `DenseDecoder`. What passes from layer to layer are streams [n, count, hidden_size].
 
+    Attributes:
+        count: Streams.
+
     Raises:
         ConfigError: Stages are to divide the layers.
     """
@@ -46,7 +49,7 @@ class HyperDecoder(DenseDecoder):
                 "divide them; use a --pipeline-parallel-size of 1"
             )
         super().__init__(spec, ctx)
-        self._count = spec.hyper.count
+        self.count, self._keeps = spec.hyper.count, False
         hashed = (layer.mixture is not None and layer.mixture.table_size for layer in spec.layers)
         self._takes_ids = any(hashed)
         self._leave = HyperConnection(spec, ctx, HEAD, ends=True)
@@ -56,7 +59,7 @@ class HyperDecoder(DenseDecoder):
         self, spec: DecoderSpec, ctx: BuildContext, own: range, rotaries: dict[Rotation, Rotary]
     ) -> None:
         mixers: dict[int, Mixer] = {}
-        self._hyper_layers = [_Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
+        self._hyper_layers = [HyperLayer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return embeddings for ids [num_tokens] int32, and behind them the digits of ids where
@@ -77,16 +80,28 @@ class HyperDecoder(DenseDecoder):
         if self._takes_ids:
             digits = hidden[:, self.hidden_size :].long()
             ids = (digits * self._powers(digits)).sum(1)
-        streams = hidden[:, None, : self.hidden_size].expand(-1, self._count, -1)
+        streams = hidden[:, None, : self.hidden_size].expand(-1, self.count, -1)
         block: Block | None = None
         for i, layer in enumerate(self._hyper_layers):
             keep = batch.outputs_at if i + 1 == len(self._hyper_layers) else None
             streams, block = layer(streams, block, ids, batch, keep)
-        _, left, _ = self._leave(streams, block)
-        return self._norm(left)
+        streams, left, _ = self._leave(streams, block)
+        normed = self._norm(left)
+        return torch.cat((normed, streams.flatten(1)), 1) if self._keeps else normed
+
+    def keep_streams(self) -> None:
+        """Append the streams to what `forward` returns, for a head."""
+        self.keep_embedding()
+        self._keeps = True
+
+    def head(self, hidden: Tensor, task: str) -> Tensor:
+        """See `DenseDecoder`; streams behind the states are left out."""
+        return super().head(hidden[:, : self.hidden_size].contiguous(), task)
 
 
-class _Layer:
+class HyperLayer:
+    """Mixer and MLP, each between what mixes the streams."""
+
     def __init__(
         self,
         spec: DecoderSpec,
