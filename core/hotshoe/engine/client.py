@@ -16,6 +16,7 @@ from hotshoe.platform import Change, DeviceFacts
 from hotshoe.types.arguments import Argument
 from hotshoe.types.classes import Classifier
 from hotshoe.types.experts import ExpertCounts
+from hotshoe.types.late import LateInteraction
 from hotshoe.types.pooling import Pooling
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ class EngineInfo:
         tasks: Those that are served: "generate", "embed", "classify", "token_embed",
             "token_classify".
         hidden_size: Of the model's states; 0 where it takes no embeddings.
-        vector_size: Entries of the vectors that it makes.
+        vector_size, token_size: Entries of the vectors that it makes of texts, and of tokens.
         pooling: How embeddings are made; None where none is.
         classifier: What classes there are; None where there are none.
+        late: How texts are compared by vectors of their tokens; None where they are not.
         num_restarts: How many engines died before this one took over.
         arguments: What requests may give to logits processors.
     """
@@ -87,6 +89,8 @@ class EngineInfo:
     tasks: tuple[str, ...] = ("generate",)
     hidden_size: int = 0
     vector_size: int = 0
+    token_size: int = 0
+    late: LateInteraction | None = None
     pooling: Pooling | None = None
     classifier: Classifier | None = None
     num_restarts: int = 0

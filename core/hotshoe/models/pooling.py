@@ -58,25 +58,36 @@ def read_pooling(path: Path) -> Pooling | None:
     Raises:
         CheckpointError: A file is malformed, or asks for a module that is not served here.
     """
-    if not (path / MODULES).is_file():
-        return None
     kind: PoolingKind | None = None
     normalize = False
-    for module in _read_modules(path / MODULES):
-        name = str(module.get("type", "")).rpartition(".")[2]
+    for module in read_modules(path):
+        name = module_name(module)
         if name == "Pooling":
             kind = _read_kind(path, str(module.get("path", "")))
         elif name == "Normalize":
             normalize = True
-        elif name != "Transformer":
+        elif name not in ("Transformer", "Dense"):
             raise CheckpointError(
-                f"{path / MODULES} names a module {name!r}; served are Transformer, Pooling and "
-                "Normalize, so vectors of this model would be wrong"
+                f"{path / MODULES} names a module {name!r}; served are Transformer, Pooling, Dense "
+                "and Normalize, so vectors of this model would be wrong"
             )
     return None if kind is None else Pooling(kind, normalize)
 
 
-def _read_modules(path: Path) -> list[dict[str, Any]]:
+def module_name(module: Mapping[str, Any]) -> str:
+    """Return the name of a module's class, without the package that it is in."""
+    return str(module.get("type", "")).rpartition(".")[2]
+
+
+def read_modules(directory: Path) -> list[dict[str, Any]]:
+    """Return the modules of a directory, in order; none without the file.
+
+    Raises:
+        CheckpointError: It is malformed.
+    """
+    path = directory / MODULES
+    if not path.is_file():
+        return []
     try:
         modules = parse_json(read_text(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
@@ -86,10 +97,20 @@ def _read_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _read_kind(path: Path, folder: str) -> PoolingKind:
-    place = path / folder / "config.json"
+def inside(path: Path, folder: str) -> Path:
+    """Return a folder of a model directory.
+
+    Raises:
+        CheckpointError: It lies elsewhere.
+    """
+    place = path / folder
     if not place.resolve().is_relative_to(path.resolve()):
         raise CheckpointError(f"{path / MODULES} names {folder!r}, which lies outside the model")
+    return place
+
+
+def _read_kind(path: Path, folder: str) -> PoolingKind:
+    place = inside(path, folder) / "config.json"
     values = read_json(place)
     if values.get("include_prompt", True) is not True:
         raise CheckpointError(

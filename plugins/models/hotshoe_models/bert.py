@@ -12,6 +12,8 @@ from typing import Any
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
+from hotshoe.models.base import TOKEN_EMBED
+from hotshoe.models.modules import LINEAR
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe_models.encoder import Encoder, EncoderLayer, EncoderNames, EncoderSpec
 from hotshoe_models.values import (
@@ -58,6 +60,14 @@ OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "
 def build(config: ModelConfig, ctx: BuildContext) -> Encoder:
     """Build BertModel."""
     return Encoder(bert_spec(with_defaults(config, DEFAULTS), ctx, r"bert\."), ctx)
+
+
+def build_colbert(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build HF_ColBERT: BERT beside a matrix for vectors of tokens, which core reads."""
+    ctx.weights.ignore([rf"^{LINEAR}\."])
+    model = build(config, ctx)
+    model.tasks = frozenset({TOKEN_EMBED})
+    return model
 
 
 def build_roberta(config: ModelConfig, ctx: BuildContext) -> Encoder:

@@ -89,7 +89,11 @@ async def vectors(
 
 
 async def pooled(
-    call: Call, body: PooledRequest, found: Iterable[Source], params: PoolingParams
+    call: Call,
+    body: PooledRequest,
+    found: Iterable[Source],
+    params: PoolingParams,
+    then: Callable[[int, Made], Made] | None = None,
 ) -> list[Made]:
     """Make what is asked for of each source; the first that cannot be made ends the request.
 
@@ -98,6 +102,8 @@ async def pooled(
         found: In order. A prompt is checked before the next one is tokenized, and all are before
             any of them is run.
         params: Of every vector.
+        then: Called with the place of a source and what was made of it, as soon as that is there;
+            what it returns is kept. Without it, all is, up to a number of numbers.
 
     Raises:
         RequestError: The model makes no such vectors, a text is malformed, or the answer would have
@@ -110,18 +116,20 @@ async def pooled(
     for source in found:
         prompts.append(await _checked(call, *source))
         total += len(prompts[-1].token_ids)
-        check_numbers(served.client.info, params, total, source[0])
+        if then is None:
+            check_numbers(served.client.info, params, total, source[0])
     # A long list takes no more of the queue than a request for as many sequences may.
     turns = asyncio.Semaphore(served.config.max_sequences)
 
-    async def one(number: int, prompt: Rendered) -> bytes:
+    async def one(number: int, prompt: Rendered) -> Made:
         async with turns:
             request_id = f"{body.PREFIX}-{body.request_id or call.id}-{number}"
             update = await last_update(
                 generate(call, model, prompt, params, request_id=request_id, priority=body.priority)
             )
         assert update.pooled is not None, "a request for a vector ends with it or fails"
-        return update.pooled
+        made = Made(update.pooled, prompt.token_ids)
+        return made if then is None else then(number, made)
 
     tasks = [asyncio.create_task(one(i, prompt)) for i, prompt in enumerate(prompts)]
     try:
@@ -130,7 +138,7 @@ async def pooled(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [Made(vector, p.token_ids) for vector, p in zip(made, prompts, strict=True)]
+    return made
 
 
 async def _checked(call: Call, field: str, make: Callable[[], Awaitable[Rendered]]) -> Rendered:

@@ -57,7 +57,7 @@ def test_both_spellings_are_read(tmp_path, values, kind) -> None:
         (flags(mean_tokens=1, lasttoken=1), (), "mean, lasttoken"),
         (flags(), (), "of no kind"),
         ({**flags(mean_tokens=1), "include_prompt": False}, (), "include_prompt"),
-        (flags(mean_tokens=1), ("Dense",), "'Dense'"),
+        (flags(mean_tokens=1), ("LayerNorm",), "'LayerNorm'"),
     ],
 )
 def test_what_is_not_served_is_named(tmp_path, values, further, words) -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tests.plugins.models.test_bert import (
     OPTIONS,
     POOLED,
@@ -15,6 +16,7 @@ from tests.plugins.models.test_bert import (
     save,
     states,
 )
+from tests.plugins.server.endpoints.test_encoders import CLS, SEP, WORDS, write_tokenizer
 
 from hotshoe import LLM, PoolingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, RequestError
@@ -118,6 +120,116 @@ def test_vectors_of_tokens_share_steps_with_others(tmp_path) -> None:
     close(cut.vectors, states(model, PROMPTS[0])[:, :8], ATOL)
 
 
+def dense(path, number, sizes, activation="Identity", bias=True):
+    """Write a module of sentence-transformers, and return what it computes."""
+    folder = path / f"{number}_Dense"
+    folder.mkdir()
+    names = {"in_features": sizes[0], "out_features": sizes[1], "bias": bias}
+    names |= {"activation_function": f"torch.nn.modules.activation.{activation}"}
+    (folder / "config.json").write_text(json.dumps(names))
+    linear = torch.nn.Linear(*sizes, bias=bias)
+    tensors = {f"linear.{name}": tensor.data for name, tensor in linear.named_parameters()}
+    save_file(tensors, folder / "model.safetensors")
+    act = getattr(torch.nn, activation)()
+    return torch.inference_mode()(lambda x: act(linear(x)))
+
+
+def list_modules(path, *names):
+    found = [{"path": f"{i}_{name}", "type": f"models.{name}"} for i, name in enumerate(names)]
+    (path / "modules.json").write_text(json.dumps(found))
+
+
+def test_matrices_behind_the_pooling(tmp_path) -> None:
+    model = made(tmp_path, "Bert")
+    modules(tmp_path, "pooling_mode_mean_tokens")
+    list_modules(tmp_path, "Transformer", "Pooling", "Dense", "Dense", "Normalize")
+    wide = dense(tmp_path, 2, (64, 96), "Tanh")
+    narrow = dense(tmp_path, 3, (96, 20), bias=False)
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        assert (llm.engine.info.vector_size, llm.engine.info.token_size) == (20, 64)
+        found = llm.embed([TokensPrompt(p) for p in PROMPTS])
+        with pytest.raises(
+            RequestError, match="dimensions is 21, but this model's vectors have 20"
+        ):
+            llm.embed(TokensPrompt([3]), PoolingParams(21))
+        [output] = llm.token_embed(TokensPrompt(PROMPTS[0]))
+    for prompt, one in zip(PROMPTS, found, strict=True):
+        vector = narrow(wide(states(model, prompt).mean(0)))
+        close(one.embedding, vector / vector.norm())
+    assert len(output.vectors[0]) == 64
+
+
+@pytest.mark.parametrize("form", ["pylate", "colbert"])
+def test_late_interaction(tmp_path, form) -> None:
+    values = {"vocab_size": len(WORDS), "max_position_embeddings": 32}
+    model = made(tmp_path, "Bert", **values)
+    write_tokenizer(tmp_path)
+    if form == "pylate":
+        project = dense(tmp_path, 1, (64, 8), bias=False)
+        list_modules(tmp_path, "Transformer", "Dense")
+        marks = {"query_prefix": "[Q]", "document_prefix": "[D]", "skiplist_words": ["while"]}
+        (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(marks))
+    else:
+        tensors = load_file(tmp_path / "model.safetensors")
+        tensors = {f"bert.{name}": tensor for name, tensor in tensors.items()}
+        matrix = tensors["linear.weight"] = torch.randn(8, 64)
+        save_file(tensors, tmp_path / "model.safetensors")
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(
+            json.dumps(config | {"architectures": ["HF_ColBERT"]})
+        )
+        marks = {"query_token_id": "[Q]", "doc_token_id": "[D]", "dim": 8}
+        (tmp_path / "artifact.metadata").write_text(json.dumps(marks))
+
+        def project(x):
+            return x @ matrix.T
+
+    def vectors(text, mark):
+        ids = [CLS, WORDS.index(mark), *map(WORDS.index, text.split()), SEP]
+        found = project(states(model, ids))
+        kept = torch.tensor([form != "pylate" or WORDS[i] != "while" for i in ids])
+        return found[kept] / found[kept].norm(dim=1, keepdim=True)
+
+    query, documents = "a small fox", ["bear climbs while trees", "the fox", "fox a small"]
+    wanted = [
+        (vectors(query, "[Q]") @ vectors(text, "[D]").T).amax(1).sum().item() for text in documents
+    ]
+    options = {name: value for name, value in OPTIONS.items() if name != "skip_tokenizer_init"}
+    with LLM(str(tmp_path), **options) as llm:
+        assert llm.engine.info.tasks == ("token_embed",) and llm.engine.info.token_size == 8
+        assert llm.score(query, documents) == pytest.approx(wanted, abs=1e-4)
+        assert llm.score([query] * 3, documents) == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tensors", "message"),
+    [
+        ((32, 8), {}, "in_features is 32, but the model's states have 64 entries"),
+        ((64, 8), {"linear.weight": torch.zeros(8, 32)}, r"has shape \[8, 32\], not \[8, 64\]"),
+        ((64, 8), {"other": torch.zeros(1)}, "has no linear.bias and linear.weight"),
+    ],
+)
+def test_matrices_that_do_not_fit(tmp_path, sizes, tensors, message) -> None:
+    made(tmp_path, "Bert")
+    modules(tmp_path, "pooling_mode_mean_tokens")
+    list_modules(tmp_path, "Transformer", "Pooling", "Dense")
+    dense(tmp_path, 2, sizes, bias="other" in tensors or not tensors)
+    if tensors:
+        save_file(tensors, tmp_path / "2_Dense/model.safetensors")
+    with pytest.raises(CheckpointError, match=message):
+        LLM(str(tmp_path), **OPTIONS)
+
+
+def test_matrices_are_drawn_with_the_other_weights(tmp_path) -> None:
+    made(tmp_path, "Bert")
+    modules(tmp_path, "pooling_mode_mean_tokens")
+    list_modules(tmp_path, "Transformer", "Pooling", "Dense")
+    dense(tmp_path, 2, (64, 8))
+    (tmp_path / "2_Dense/model.safetensors").unlink()
+    with LLM(str(tmp_path), load_format="dummy", **OPTIONS) as llm:
+        assert len(llm.embed(TokensPrompt([3]))[0].embedding) == 8
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_modernbert_says_which_state_its_head_reads(tmp_path, pooling) -> None:
     values = {"classifier_pooling": pooling, "classifier_bias": True, "norm_bias": True}
@@ -161,7 +273,7 @@ def test_defaults_are_those_of_the_configuration_class(name, defaults) -> None:
 
 def test_every_encoder_is_tested() -> None:
     heads = {name.partition("For")[0].removesuffix("Model") for name in ENCODERS}
-    assert heads == set(FAMILIES)
+    assert heads == {*FAMILIES, "HF_ColBERT"}
 
 
 def test_nomic_publishes_other_keys(tmp_path) -> None:

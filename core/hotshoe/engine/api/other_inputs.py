@@ -20,7 +20,7 @@ def pooling_of(info: EngineInfo, params: PoolingParams) -> Pooling:
         RequestError: It makes none, or not such a one.
     """
     if params.task.startswith("token"):
-        return params.over(_token_pooling(info, params.task), info.vector_size)
+        return params.over(_token_pooling(info, params.task), info.token_size)
     if params.task == "classify":
         if info.classifier is None or params.task not in info.tasks:
             raise RequestError(
@@ -75,7 +75,7 @@ def check_numbers(info: EngineInfo, params: PoolingParams, num_tokens: int, fiel
     """
     if not params.task.startswith("token"):
         return
-    size = params.dimensions or info.vector_size
+    size = params.dimensions or info.token_size
     if params.task == "token_classify" and info.classifier is not None:
         size = len(info.classifier.labels)
     if num_tokens * size > MAX_NUMBERS:

@@ -10,6 +10,7 @@ from hotshoe.errors import EngineError, RequestError
 from hotshoe.text.pairs import pair_text
 from hotshoe.types import PoolingParams, Prompt, RequestOutput, TokensPrompt
 from hotshoe.types.classes import ClassOutput, TokenVectors
+from hotshoe.types.late import LateInteraction
 
 
 class PoolingVerbs:
@@ -104,8 +105,10 @@ class PoolingVerbs:
     def score(self, queries: str | Sequence[str], documents: str | Sequence[str]) -> list[float]:
         """Say how well texts match, one query with each document or each with its own.
 
-        A model with a head of one class reads both texts of a pair at once. Of any other that makes
-        vectors, the score is the cosine of the angle between both, from -1 to 1.
+        A model with a head of one class reads both texts of a pair at once. One of late interaction
+        compares the vectors of their tokens: the score is the sum, over those of the query, of the
+        largest product with one of the document. Of any other that makes vectors, the score is the
+        cosine of the angle between both, from -1 to 1.
 
         Raises:
             RequestError: The numbers of texts do not fit, a text is bad, or the model does neither.
@@ -121,9 +124,31 @@ class PoolingVerbs:
             pairs = zip(left * (len(right) // len(left)), right, strict=True)
             prompts = [self._render_pair(pair, classifier.separated) for pair in pairs]
             return [output.probs[0] for output in self.classify(prompts)]
+        if self.engine.info.late is not None:
+            return self._compare_tokens(self.engine.info.late, left, right)
         vectors = [o.embedding or [] for o in self.embed([*left, *right], PoolingParams())]
         ones = vectors[: len(left)] * (len(right) // len(left))
         return [cosine(*pair) for pair in zip(ones, vectors[len(left) :], strict=True)]
+
+    def _compare_tokens(
+        self, late: LateInteraction, left: list[str], right: list[str]
+    ) -> list[float]:
+        """Score pairs of a query, or the only one, and a document by the vectors of tokens."""
+        from hotshoe.models.late import max_sim  # numpy, for those who need it
+
+        inputs = self.engine.inputs
+        marked = not self.engine.info.config.allow_special_tokens_in_text
+
+        def encoded(text: str) -> list[int]:
+            tokenizer = inputs.require_tokenizer()
+            return inputs.encode(tokenizer.mark(text) if marked else text, True, marked)
+
+        prompts = [TokensPrompt(late.of_query(encoded(text))) for text in left]
+        prompts += [TokensPrompt(late.of_document(encoded(text))) for text in right]
+        found = self.token_embed(prompts)
+        queries = found[: len(left)] * (len(right) // len(left))
+        pairs = zip(queries, found[len(left) :], strict=True)
+        return [max_sim(a.vectors, b.vectors, b.prompt_token_ids, late) for a, b in pairs]
 
     def _render_pair(self, pair: tuple[str, str], separated: bool) -> TokensPrompt:
         """Turn two texts into the prompt of a model that reads both at once."""

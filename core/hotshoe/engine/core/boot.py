@@ -21,12 +21,14 @@ from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.wire.connection import MAX_MESSAGE_BYTES
 from hotshoe.executor import WorkerInfo
 from hotshoe.lazy import resolve_lazy
+from hotshoe.models.modules import read_projection
 from hotshoe.models.pooling import read_classifier
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import Decision
 from hotshoe.slots.show import show_spec, show_verdict
 from hotshoe.text.chat_template import read_template
+from hotshoe.text.late import read_late
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.text.tokenizer_files import json_object
 
@@ -61,7 +63,7 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
         startup["fetch weights"] = time.perf_counter() - tokenized
     core = EngineCore(setup)
     startup |= core.workers.startup
-    return Booted(core, tokenizer, _describe(core, startup))
+    return Booted(core, tokenizer, _describe(core, tokenizer, startup))
 
 
 def load_tokenizer(
@@ -107,12 +109,16 @@ def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
     return replace(setup, model_config=replace(setup.model_config, eos_token_ids=joined))
 
 
-def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
+def _describe(
+    core: EngineCore, tokenizer: Tokenizer | None, startup: Mapping[str, float]
+) -> EngineInfo:
     setup, workers, found = core.setup, core.workers, core.info
     pooling = setup.pooling if "embed" in found.tasks else None
     classifier = None
     if {"classify", "token_classify"} & {*found.tasks}:
         classifier = replace(read_classifier(setup.model_config), kind=found.class_pooling)
+    projection = read_projection(setup.model_config)
+    by_token = projection is not None and projection.by_token
     return EngineInfo(
         config=setup.config,
         model_path=str(setup.model_config.path),
@@ -130,7 +136,9 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
         has_logits=found.has_logits,
         tasks=tuple(_served(setup, found)),
         hidden_size=found.hidden_size,
-        vector_size=found.hidden_size,
+        vector_size=found.hidden_size if projection is None or by_token else projection.size,
+        token_size=projection.size if projection is not None and by_token else found.hidden_size,
+        late=read_late(setup.model_config.path, tokenizer) if by_token else None,
         pooling=pooling,
         classifier=classifier,
         arguments=declared_arguments(setup.processors),

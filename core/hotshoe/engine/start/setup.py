@@ -111,10 +111,12 @@ class EngineSetup:
 
     def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
         """Make core's own worker, one of several where there is a rendezvous."""
+        from hotshoe.runner.projected import with_projection
         from hotshoe.runner.worker import TorchWorker
 
         builder, stored = self._builder(), self._format()
         builder = with_head(builder, self.config.speculative_config, self.plugins)
+        builder = with_projection(builder, self.config.load_format == "dummy")
         worker = TorchWorker(
             self.config,
             self.model_config,

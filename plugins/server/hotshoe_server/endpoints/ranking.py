@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from hotshoe.models.late import max_sim
 from hotshoe.text.output_processor import floats
 from hotshoe.types import PoolingParams
+from hotshoe.types.late import LateInteraction
 from hotshoe_server.call import Call
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.pooling import render_pair, text_source, vectors
+from hotshoe_server.pooling import Made, pooled, render_pair, text_source, vectors
+from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.embeddings import PooledUsage
 from hotshoe_server.schemas.ranking import (
     PairRequest,
@@ -56,6 +64,8 @@ async def _scores(
             call, body, ((names[1], partial(render, pair)) for pair in pairs), params
         )
         return [floats(one)[0] for one in made], count
+    if (late := served.client.info.late) is not None:
+        return await _late_scores(call, body, late, names, left, right)
     texts = [(name, text) for name, side in zip(names, (left, right), strict=True) for text in side]
     found = ((name, text_source(served.renderer, body, text)) for name, text in texts)
     params = PoolingParams(normalize=True, use_activation=body.use_activation)
@@ -64,6 +74,41 @@ async def _scores(
     ones = rows[: len(left)] * (len(right) // len(left))
     sides = zip(ones, rows[len(left) :], strict=True)
     return [float(np.clip(one @ other, -1, 1)) for one, other in sides], count
+
+
+async def _late_scores(
+    call: Call,
+    body: PairRequest,
+    late: LateInteraction,
+    names: tuple[str, str],
+    left: list[str],
+    right: list[str],
+) -> tuple[list[float], int]:
+    """Score pairs by the vectors of their tokens. Those of documents are not kept."""
+    _, served = call.choose(body.model)
+    params = PoolingParams(task="token_embed")
+
+    async def marked(text: str, mark: Callable[[Sequence[int]], list[int]]) -> Rendered:
+        rendered = await text_source(served.renderer, body, text)()
+        return replace(rendered, token_ids=mark(rendered.token_ids))
+
+    def sources(name: str, texts: list[str], mark: Callable[[Sequence[int]], list[int]]) -> Any:
+        return ((name, partial(marked, text, mark)) for text in texts)
+
+    def rows(made: Made) -> npt.NDArray[np.float32]:
+        return np.frombuffer(made.vector, "<f4").reshape(made.num_tokens, -1)
+
+    queries = await pooled(call, body, sources(names[0], left, late.of_query), params)
+
+    def compared(number: int, made: Made) -> Made:
+        query = rows(queries[number % len(queries)])
+        score = max_sim(query, rows(made), made.token_ids, late)
+        return Made(struct.pack("<f", score), made.token_ids)
+
+    documents = sources(names[1], right, late.of_document)
+    found = await pooled(call, body, documents, params, compared)
+    count = sum(one.num_tokens for one in (*queries, *found))
+    return [floats(one.vector)[0] for one in found], count
 
 
 ENDPOINTS = [

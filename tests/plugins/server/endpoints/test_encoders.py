@@ -1,12 +1,14 @@
 """Encoders over HTTP: vectors of texts and of tokens, classes, pairs with two types of tokens."""
 
 import base64
+import json
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from hotshoe import AsyncEngine, EngineConfig
@@ -15,10 +17,10 @@ from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.fleet import make_state
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] a small bear climbs trees while the fox sleeps".split()
+WORDS = "[PAD] [UNK] [CLS] [SEP] [Q] [D] a small bear climbs trees while the fox sleeps".split()
 CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
 TEXTS = ["a small bear", "the fox sleeps while trees"]
-CLASSES = {"BertForTokenClassification": 3, "BertForSequenceClassification": 1, "BertModel": 2}
+CLASSES = {"BertForTokenClassification": 3, "BertForSequenceClassification": 1}
 
 
 def write_tokenizer(path) -> None:
@@ -26,7 +28,7 @@ def write_tokenizer(path) -> None:
     made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.add_special_tokens(WORDS[:4])
+    made.add_special_tokens(WORDS[:6])
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -45,6 +47,18 @@ def ids(*texts: str) -> tuple[list[int], list[int]]:
     return found, types
 
 
+def colbert(path) -> torch.Tensor:
+    """Make a saved model one of late interaction, and return its matrix."""
+    tensors = load_file(path / "model.safetensors")
+    matrix = torch.randn(8, 32)
+    save_file(tensors | {"linear.weight": matrix}, path / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"architectures": ["HF_ColBERT"]}))
+    marks = {"query_token_id": "[Q]", "doc_token_id": "[D]", "dim": 8}
+    (path / "artifact.metadata").write_text(json.dumps(marks))
+    return matrix
+
+
 @pytest.fixture(scope="module")
 def served(request, tmp_path_factory) -> Iterator[tuple[AsyncEngine, transformers.PreTrainedModel]]:
     path = tmp_path_factory.mktemp("encoder")
@@ -55,16 +69,18 @@ def served(request, tmp_path_factory) -> Iterator[tuple[AsyncEngine, transformer
         num_hidden_layers=1,
         num_attention_heads=2,
         max_position_embeddings=32,
-        num_labels=CLASSES[request.param],
+        num_labels=CLASSES.get(request.param, 2),
     )
-    model = getattr(transformers, request.param)(config).eval()
+    late = request.param == "HF_ColBERT"
+    model = getattr(transformers, "BertModel" if late else request.param)(config).eval()
     for tensor in model.parameters():
         torch.nn.init.normal_(tensor, std=0.5)
     model.save_pretrained(path)
     write_tokenizer(path)
+    made = (model, colbert(path)) if late else model
     pooling = "mean" if request.param == "BertModel" else None
     engine = AsyncEngine(EngineConfig(str(path), platform="cpu", dtype="float32", pooling=pooling))
-    yield engine, model
+    yield engine, made
     engine.close()
 
 
@@ -150,6 +166,35 @@ def test_pairs_have_two_types(app, served) -> None:
     assert [r["index"] for r in ranked] == sorted(range(3), key=lambda i: -wanted[i])
     marked = app.post("/score", text_1="a [SEP] fox", text_2="bear").json()["usage"]
     assert marked["prompt_tokens"] > len(ids("a", "fox", "bear")[0])  # the text is no separator
+
+
+@of("HF_ColBERT")
+def test_late_interaction(app, served) -> None:
+    model, matrix = served[1]
+
+    def vectors(text: str, mark: str) -> torch.Tensor:
+        tokens = ids(text)[0]
+        with torch.inference_mode():
+            marked = torch.tensor([[*tokens[:1], WORDS.index(mark), *tokens[1:]]])
+            found = model(marked).last_hidden_state[0] @ matrix.T
+        return found / found.norm(dim=1, keepdim=True)
+
+    query, documents = "a fox", [*TEXTS, "bear"]
+    wanted = [
+        (vectors(query, "[Q]") @ vectors(text, "[D]").T).amax(1).sum().item() for text in documents
+    ]
+    answer = app.post("/score", text_1=query, text_2=documents).json()
+    assert [one["score"] for one in answer["data"]] == pytest.approx(wanted, abs=1e-4)
+    tokens = [len(ids(text)[0]) + 1 for text in (query, *documents)]
+    assert answer["usage"]["total_tokens"] == sum(tokens)
+    each = app.post("/score", text_1=[query] * 3, text_2=documents).json()["data"]
+    assert [one["score"] for one in each] == pytest.approx(wanted, abs=1e-4)
+    ranked = app.post("/rerank", query=query, documents=documents, top_n=2).json()["results"]
+    assert [r["index"] for r in ranked] == sorted(range(3), key=lambda i: -wanted[i])[:2]
+    far = app.post("/score", text_1=query, text_2=" ".join(["bear"] * 30))
+    assert (far.status_code, far.json()["error"]["param"]) == (400, "text_2")
+    [found] = app.post("/pooling", input="bear").json()["data"]
+    assert np.shape(found["data"]) == (3, 8)  # as it is, without a marker
 
 
 @of("BertForSequenceClassification")
