@@ -120,7 +120,8 @@ def start(model: Path, options: dict[str, Any], rounds: int) -> None:
         )
         command = command_line(str(config))
         print(measure(command)["first_token_s"])  # compiles, and reads files for the first time
-        for what, flags in (("files alone are kept", ["--no-imports"]), ("imports, too", [])):
+        named = ["--platform", str(options.get("platform", "auto"))]
+        for what, flags in (("files alone are kept", ["--no-imports"]), ("imports, too", named)):
             with keeping(checkpoint, flags):
                 runs = [measure(command) for _ in range(rounds)]
             report(f"start, {what}", [run["first_token_s"] for run in runs])
@@ -141,7 +142,7 @@ def keeping(checkpoint: Path, flags: list[str]) -> Iterator[None]:
             said.append(line)
             if not line:
                 raise SystemExit("hotshoe preload has ended:\n" + "".join(said))
-        print("  " + said[-1].strip(), flush=True)
+        print(*(f"  {text.strip()}" for text in said[-2:]), sep="\n", flush=True)
         yield
     finally:
         keeper.terminate()

@@ -48,6 +48,12 @@ class Preload:
         parser.add_argument("--revision", metavar="TEXT", help="as for serve")
         parser.add_argument("--download-dir", metavar="TEXT", help="as for serve")
         parser.add_argument(
+            "--platform",
+            default="auto",
+            metavar="TEXT",
+            help="as for serve: what is imported (default: auto)",
+        )
+        parser.add_argument(
             "--imports",
             action=BooleanOptionalAction,
             default=True,
@@ -65,7 +71,8 @@ class Preload:
         begin = None
         if args.imports and hasattr(socket, "SO_PEERCRED"):  # before anything is imported
             begin = place.digest(), dict(os.environ)  # noqa: TID251 - compared, not read
-        config = EngineConfig(args.model, revision=args.revision, download_dir=args.download_dir)
+        names = "revision", "download_dir", "platform"
+        config = EngineConfig(args.model, **{name: getattr(args, name) for name in names})
         plugins, end = PluginManager(), Event()
         with contextlib.closing(_files(args, config, plugins)) as kept, _ending(end):
             keeper = None if begin is None else _keeper(config, plugins, *begin)
