@@ -14,25 +14,31 @@ import sys
 
 def run() -> int:
     """Run the command line, by a keeper where there is one, and return its exit code."""
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
-    if heeded:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    heeded = begin()
     from hotshoe.cli.keeper.client import run_forked
 
     code = run_forked(sys.argv[1:])
     return run_here(heeded) if code is None else code
 
 
+def begin() -> bool:
+    """Let signals end the process without a word; return whether the keyboard's is heeded."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
+    if heeded:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["serve"]:  # which is ended so, and that is no failure, however early
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    return heeded
+
+
 def run_here(heeded: bool) -> int:
     """Run the command line in this process and return its exit code.
 
     Args:
-        heeded: An interrupt from the keyboard ends it.
+        heeded: From `begin`.
     """
     _ready_streams()
     faulthandler.enable()  # a kernel that takes the process down shows where it was called
-    if sys.argv[1:2] == ["serve"]:  # which is ended so, and that is no failure, however early
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     from hotshoe.cli.main import main
 
     if heeded:

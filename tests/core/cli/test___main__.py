@@ -56,7 +56,7 @@ def test_background_jobs_go_on_ignoring_it() -> None:
 
 
 def test_a_keeper_runs_what_it_can() -> None:
-    forked = "from hotshoe.cli.keeper import client; client.run_forked = lambda words: "
+    forked = "import sys; from hotshoe.cli.keeper import client; client.run_forked = lambda words: "
     assert run(f"{forked} len(words) + 6\n").returncode == 7
     assert run(f"{forked} None\n").stdout.startswith("hotshoe ")
 

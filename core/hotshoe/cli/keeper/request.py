@@ -48,13 +48,15 @@ class Request:
         for number in SIGNALS:
             ignored = number in self.wanted.ignored
             signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        if signal.SIGINT not in self.wanted.ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         environment = os.environ  # noqa: TID251 - handed on, not read
         environment.clear()
         environment.update(self.wanted.environment | self.variables)
         sys.argv, sys.path[:] = self.wanted.words, self.wanted.path
-        if (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed()  # else all forks drew the same numbers; Python sees to its own
-        from hotshoe.cli.__main__ import run_here
+        if (numbers := sys.modules.get("numpy.random")) is not None:
+            numbers.seed()  # else all forks drew the same; Python sees to its own
+        from hotshoe.cli.__main__ import begin, run_here
         from hotshoe.engine.wire.children import BLOCKED
         from hotshoe.engine.wire.spares import fork_spare
 
@@ -62,7 +64,7 @@ class Request:
             role = fork_spare(ENGINE, BLOCKED)
             if role is not None:
                 return role.run()
-        return run_here(signal.SIGINT not in self.wanted.ignored)
+        return run_here(begin())
 
 
 def receive(connection: socket.socket) -> Request | None:
