@@ -1,12 +1,13 @@
 """Tokens a second with drafts that are right as often as is asked for, by turns with no drafts.
 
 Run: python benchmarks/drafts.py benchmarks/models/llama-3.1-8b [--streams N ...] [--acceptance P]
-     [--head eagle3] [FIELD=VALUE ...]
+     [--head eagle3] [--tree TREE --second P] [FIELD=VALUE ...]
 
 Dummy weights, and an output matrix of zeros, so that every answer repeats one token. A proposer
 that knows it proposes it with probability P each, and else another, at no cost of its own. With
 --head a head of one layer and random weights computes drafts first, which are then replaced by such
-ones. The engine's budget says how many drafts there are.
+ones. The engine's budget says how many drafts there are. With --tree they are a tree: where the
+first choice at a place is wrong, the second is right with another probability, and no further one.
 
 Prints medians, and the median of the turns' ratios: of whole turns, and of the time in which all
 streams run and have their first token. In that time no stream has ended early by drafts.
@@ -33,6 +34,7 @@ from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.config import EngineConfig
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
+from hotshoe.types.trees import TREE, DraftTree, parse_tree
 
 OUTPUT = "lm_head.weight"
 
@@ -58,11 +60,39 @@ class Synthetic:
         return [self._token + (draw() >= self._acceptance) for _ in range(limit)]
 
 
+class SyntheticTree(Synthetic):
+    """The same of trees: nodes off the path that is right, and further choices, are wrong.
+
+    Args:
+        options: As above, and `second`, the probability for second choices.
+        tree: The shape.
+    """
+
+    def __init__(self, options: Mapping[str, Any], tree: DraftTree) -> None:
+        super().__init__(options)
+        self._second, self._paths = float(options["second"]), tree.paths
+
+    def propose(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        """Return the first `limit` nodes."""
+        found, right = list[int](), {(): self._drawn()}  # of each right node, its right choice
+        for path in self._paths[:limit]:
+            is_right = right.get(path[:-1]) == path[-1]
+            found.append(self._token if is_right else self._token + 1 + path[-1])
+            if is_right:
+                right[path] = self._drawn()
+        return found
+
+    def _drawn(self) -> int:
+        """Draw which choice is right; -1 for none."""
+        draw = self._random.random
+        return 0 if draw() < self._acceptance else 1 if draw() < self._second else -1
+
+
 class Replaced:
     """Drafts of a head, in the place of which synthetic ones are handed on."""
 
-    def __init__(self, drafter: Any, options: Mapping[str, Any]) -> None:
-        self._drafter, self._synthetic = drafter, Synthetic(options)
+    def __init__(self, drafter: Any, synthetic: Synthetic) -> None:
+        self._drafter, self._synthetic = drafter, synthetic
 
     def propose(self, wanted: Sequence[Any]) -> list[list[int]]:
         """Return as many drafts as the head has made."""
@@ -92,6 +122,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--head", choices=["eagle", "eagle3"], help="a head's price is part of it")
+    parser.add_argument("--tree", help="a tree of drafts, as speculative_token_tree; with --head")
+    parser.add_argument("--second", type=float, default=0.5)
     args = parser.parse_intermixed_args()
     plugins = PluginManager(
         [*installed_entry_points(), EntryPoint("synthetic", "synthetic", "0", Plugin)]
@@ -113,16 +145,20 @@ def main() -> None:
         plain.update_weights(zeros)
         [answer] = plain.generate([TokensPrompt([1] * 8)], sampling(2))
         options = {"acceptance": args.acceptance, "token": answer.outputs[0].token_ids[-1]}
+        made = Synthetic(options)
         drafts = {"method": "synthetic", **options}
         if args.head is not None:
             write_head(Path(folder), told)
             drafts = {"method": args.head, "model": folder}
+        if args.tree is not None:
+            drafts[TREE] = args.tree
+            made = SyntheticTree({**options, "second": args.second}, parse_tree(args.tree))
         config = EngineConfig(args.model, speculative_config=drafts, **engine)
         with LLM(config=config, plugins=plugins) as drafted:
             drafted.update_weights(zeros)
             if args.head is not None:
                 drafting = drafted.engine.core._drafting
-                drafting._drafter = Replaced(drafting._drafter, options)
+                drafting._drafter = Replaced(drafting._drafter, made)
             for streams in args.streams:
                 compare(plain, drafted, streams, args.tokens, args.turns)
 

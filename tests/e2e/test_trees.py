@@ -11,10 +11,14 @@ from tests.e2e.test_speculation import GREEDY, SHORT, answers, check
 
 from hotshoe import LLM, TokensPrompt
 from hotshoe.errors import ConfigError
+from hotshoe.layers import Changes
 from hotshoe.plugins import PluginManager
+from hotshoe.runner.graphs import Recordings
+from hotshoe.runner.levels import LevelAhead
 from hotshoe.runner.rehearsal import SMALLEST
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
+from hotshoe.slots import GraphSpec
 from hotshoe.speculation.proposer import Wanted
 from hotshoe.speculation.trees import TreeHeads
 from hotshoe.types import StepPlan
@@ -108,6 +112,32 @@ def test_answers_are_those_without_drafts(
             assert llm.stats().num_preemptions > 0
     assert any(0 < len(plan.parents) < len(plan.draft_rows) for plan in plans)
     assert sum(lost for plan in plans for lost, _ in plan.taken.values()) > 3
+
+
+def test_steps_with_trees_are_recorded_as_a_whole(
+    open_pair: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the reference, which runs what others record; levels of trees are among it."""
+    replayed: list[tuple[Recordings, int]] = []
+
+    def note(recordings: Recordings, size: int) -> torch.Tensor:
+        replayed.append((recordings, size))
+        return replay(recordings, size)
+
+    replay = Recordings.replay
+    with open_pair(None) as llm:
+        expected = answers(llm)
+    monkeypatch.setattr(Recordings, "replay", note)
+    every = (GraphSpec(8, pieces=True), "")
+    monkeypatch.setattr("hotshoe.runner.worker.recordable", lambda *_: every)
+    with open_pair(TREE, kernel={"graph": "reference"}, async_scheduling=True) as llm:
+        check(answers(llm), expected)
+        runner = llm.engine.core.workers.main.execute.runner
+    trees = runner._trees[Changes.NOTHING].recordings
+    each = 1 + 10 + 3
+    assert {size for recordings, size in replayed if recordings is trees} >= {2 * each, 4 * each}
+    levels = {size for recordings, size in replayed if recordings is runner._ahead._steps}
+    assert levels or not isinstance(runner._ahead, LevelAhead)
 
 
 def test_a_tree_has_more_drafts_accepted_than_its_chain(open_pair: Open) -> None:

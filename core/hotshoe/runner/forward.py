@@ -20,14 +20,14 @@ from hotshoe.runner.ahead import Ahead, Tables
 from hotshoe.runner.graphs import Pieces
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.rows import StepInputs
-from hotshoe.sampling.rows import place
 from hotshoe.slots import CacheView, StepShape, TreeNodes
 
 
 @dataclass(frozen=True, slots=True)
 class StagedInputs:
     """Fields of `StepInputs` on the device. Those that a recorded step reads come first, ahead of
-    them what recorded pieces read, so that their place depends on the padded size alone."""
+    them what recorded pieces read, so that their place depends on the padded size alone. Without
+    trees there are no nodes."""
 
     token_index: Tensor
     positions: Tensor
@@ -35,6 +35,8 @@ class StagedInputs:
     rows: Tensor
     query_start_loc: Tensor
     seq_lens: Tensor
+    node_counts: Tensor
+    node_lines: Tensor
     sampled_index: Tensor
     sample_at: Tensor
     block_index: Tensor
@@ -105,9 +107,12 @@ class Forward:
         return hidden
 
     def decode(self, staged: StagedInputs) -> Tensor:
-        """Return what a stage makes of one token of each request, whatever lengths they have:
-        logits in the last one, but hidden states where a head needs them."""
+        """Return what a stage makes of one token of each request, or of trees, whatever lengths
+        requests have: logits in the last one, but hidden states where a head needs them."""
         shape = _shape(staged, 1, self._tables.max_model_len)
+        if len(staged.node_lines):
+            shape.max_query_len = len(staged.positions)
+            shape.tree = TreeNodes(staged.node_counts, staged.node_lines)
         batch = ForwardBatch(staged.positions, shape, self._views(shape, staged))
         hidden = self._model.forward(self._entering(staged), batch)
         return self.logits(hidden) if self._is_last and self.ahead is None else hidden
@@ -153,7 +158,7 @@ class Forward:
         shape.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
         shape.host_drafts = inputs.drafts
         if inputs.tree is not None:
-            shape.tree = TreeNodes(*(place(a, staged.positions.device) for a in inputs.tree))
+            shape.tree = TreeNodes(staged.node_counts, staged.node_lines)
         return shape, self._views(shape, staged, inputs.num_tokens)
 
     def _views(

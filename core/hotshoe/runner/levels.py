@@ -8,7 +8,10 @@ ancestors and itself. Leaves are guessed, and not computed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +19,8 @@ from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.models.base import DraftHead, LevelHead
-from hotshoe.runner.ahead import NO_DRAFT, Ahead, Behind, Samples, Tables
+from hotshoe.runner.ahead import CHAINED_ROWS, NO_DRAFT, Ahead, Behind, Samples, Tables
+from hotshoe.runner.graphs import Recordings
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
 from hotshoe.runner.trees import Shape, TreeAhead
 from hotshoe.sampling.rows import place
@@ -84,6 +88,26 @@ def levels_of(tree: DraftTree) -> list[Level]:
     return found
 
 
+class Roots(NamedTuple):
+    """What trees grow from, [r] each.
+
+    Attributes:
+        rows, limit: int64, and the places of each row in blocks that it holds.
+        passed, found: What the head made of the last token of each row that is right.
+        positions: int64, its position.
+    """
+
+    rows: Tensor
+    limit: Tensor
+    passed: Tensor
+    found: Tensor
+    positions: Tensor
+
+    def first(self, count: int) -> Roots:
+        """Return those of so many rows."""
+        return Roots(*(tensor[:count] for tensor in self))
+
+
 class LevelAhead(TreeAhead):
     """See `Ahead`. The head guesses several tokens behind each node.
 
@@ -101,6 +125,7 @@ class LevelAhead(TreeAhead):
         device = tables.tokens.device
         arrays = [(v.nodes, v.parents, v.choices, v.computed, v.lines) for v in self._levels]
         self._indexes = [[place(array, device) for array in level] for level in arrays]
+        self._roots: Roots | None = None  # at fixed addresses, for recordings
 
     def warm_up(self) -> None:
         assert self._states is not None and self._batch is not None
@@ -108,10 +133,24 @@ class LevelAhead(TreeAhead):
         ids = tokens.new_zeros(len(self._states))
         last = torch.full((1,), len(ids) - 1, device=tokens.device)
         found = self._head.forward(ids, self._states, replace(self._batch, outputs_at=last))
-        # Of a row without blocks, which computes nobody's tokens.
-        rows = np.array([len(self._tables.blocks[0]) - 1], np.int32)
-        self._go_on(rows, *found, last.new_zeros(1), 1)
+        # Of rows without blocks, which compute nobody's tokens.
+        count = len(self._tables.blocks[0])
+        rows, none = last.new_full((count,), count - 1), last.new_zeros(count)
+        passed, out = (t.expand(count, *t.shape[1:]).clone() for t in found)
+        self._roots = self._roots or Roots(rows, none, passed, out, none.clone())
+        self._grown(self._roots.first(1), 1)
         self._states = self._batch = None
+
+    def record(
+        self, record: Callable[[Callable[[], Tensor]], Callable[[], Tensor]], sizes: Sequence[int]
+    ) -> None:
+        """Record the levels of trees for numbers of rows; warmed up. Arguments as of `Ahead`."""
+        assert self._roots is not None
+        sizes = [size for size in sizes if size <= CHAINED_ROWS]
+        self._steps = Recordings(sizes)
+        for size in reversed(sizes):
+            own, longest = self._roots.first(size), self._tables.max_model_len
+            self._steps.keep(size, record(partial(self._grown, own, longest)))
 
     def _behind(
         self,
@@ -194,8 +233,20 @@ class LevelAhead(TreeAhead):
     def _go_on(
         self, rows: Ints, passed: Tensor, found: Tensor, positions: Tensor, longest: int
     ) -> Tensor:
+        own = place(rows.astype(np.int64), positions.device)
+        given = Roots(own, self._limits(rows), passed, found, positions)
+        size = self._steps.size_for(len(rows))
+        if size is None or self._roots is None:
+            return self._grown(given, longest)
+        for held_there, tensor in zip(self._roots.first(len(rows)), given, strict=True):
+            held_there.copy_(tensor)
+        self._roots.limit[len(rows) : size].zero_()  # nobody's rows have no room
+        return self._steps.replay(size)[: len(rows)].clone()
+
+    def _grown(self, roots: Roots, longest: int) -> Tensor:
+        """Return the nodes of each row's tree [r, nodes] int32; no place is beyond `longest`."""
+        rows, limit, passed, found, positions = roots
         device, count = positions.device, len(rows)
-        limit, own = self._limits(rows), place(rows.astype(np.int64), device)
         made = torch.full((count, self._size), NO_DRAFT, dtype=torch.int32, device=device)
         has_room = torch.ones(count, dtype=torch.bool, device=device)
         passed, found = passed[:, None], found[:, None]
@@ -209,7 +260,7 @@ class LevelAhead(TreeAhead):
                 break
             end = positions + 1 + level.first + len(level.computed)
             has_room = has_room & (end <= limit)
-            batch = self._level(level, lines, own, positions, has_room, longest)
+            batch = self._level(level, lines, rows, positions, has_room, longest)
             above = passed[:, parents[computed]].flatten(0, 1)
             on, out = self._head.forward(tokens[:, computed].flatten(), above, batch)
             passed, found = on.view(count, -1, on.shape[1]), out.view(count, -1, out.shape[1])

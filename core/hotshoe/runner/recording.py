@@ -19,6 +19,7 @@ from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.rows import Ints, StepInputs
+from hotshoe.runner.trees import RecordedTrees
 from hotshoe.slots import CommunicatorOp, TransferOp
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,17 @@ class Recorder:
             return pieces.record(partial(forward.in_pieces, staged))
 
         self._begin(mixed, record, "tokens beside prompts")
+
+    def trees(self, trees: RecordedTrees | None, changes: Changes, forward: Forward) -> None:
+        """Record steps with trees, where there are any."""
+        if trees is None:
+            return
+
+        def record(size: int) -> Callable[[], Tensor]:
+            self._set_adapters(size, changes)
+            return self._record(partial(forward.decode, self._staged(trees.nobody(size))))
+
+        self._begin(trees.recordings, record, "tokens of trees")
 
     def _begin(
         self, recordings: Recordings, record: Callable[[int], Callable[[], Tensor]], of: str

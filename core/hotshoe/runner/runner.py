@@ -33,7 +33,7 @@ from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_log
 from hotshoe.runner.recording import Recorder
 from hotshoe.runner.rows import Ints, Rows, StepInputs
 from hotshoe.runner.running import RunningStep
-from hotshoe.runner.trees import TreeRows, without_nodes
+from hotshoe.runner.trees import NO_NODES, RecordedTrees, TreeRows, without_nodes
 from hotshoe.runner.verified import as_decodes
 from hotshoe.sampling import LogprobTensors, RecordedSampling, SampledBatch, Sampler
 from hotshoe.sampling.verify import branching
@@ -84,6 +84,7 @@ class Runner:
         # By what adapters change in them; that of which nothing is recorded stays empty.
         self._decodes = {changes: Recordings(limits.graph_sizes) for changes in Changes}
         self._mixed = {changes: Recordings(limits.piece_sizes) for changes in Changes}
+        self._trees = {c: RecordedTrees(limits, self._adapters, c) for c in Changes if limits.tree}
         self._recorded_with: set[Changes] = set()
         self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
         # Both tables have one row more than requests: padding writes there, and reads null blocks.
@@ -144,13 +145,15 @@ class Runner:
         """Run prompts of these lengths as the largest of steps, keeping nothing, and wait."""
         if self._adapters is not None:
             self._adapters.end()
-        inputs = self._padding_inputs(np.array(lengths, np.int32))
+        row, slots = self._limits.max_num_seqs, self._padding_slots
+        inputs = padding_inputs(np.array(lengths, np.int32), row, slots, self._limits.block_size)
+        if self._limits.tree is not None:
+            branched = without_nodes(inputs)
+            self._forward(branched, self._stage(branched)[0], every=True)
         staged, _ = self._stage(inputs)
         hidden = None
         if not self._is_first:  # whatever the stage before would send
             hidden = self._peers.inbox.new_zeros(inputs.num_tokens, self._peers.inbox.shape[1])
-        if self._limits.tree is not None:
-            self._forward(without_nodes(inputs), staged, every=True)
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._ahead is not None:
             self._ahead.warm_up()
@@ -172,6 +175,7 @@ class Runner:
                 self._recorded_with.add(changes)
                 recorder.decodes(self._decodes[changes], changes, self._decode)
                 recorder.in_pieces(self._mixed[changes], changes, self._forward, self._pieces)
+                recorder.trees(self._trees.get(changes), changes, self._forward)
         if ahead is not None and self._limits.piece_sizes:
             ahead.record(self._record, graph_sizes(self._limits.max_num_seqs))
 
@@ -180,10 +184,6 @@ class Runner:
         if self._choice is not None:
             self._put(staged.sampled_index, self._choice(found))
         return found
-
-    def _padding_inputs(self, lengths: Ints) -> StepInputs:
-        row, block_size = self._limits.max_num_seqs, self._limits.block_size
-        return padding_inputs(lengths, row, self._padding_slots, block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         adapters = self._adapters
@@ -195,8 +195,9 @@ class Runner:
             if spans or pooling or given:
                 return self._run_special(step_id, inputs, spans, pooling, given)
         count = inputs.num_tokens
-        inputs, replay = self._recorded(inputs, changes)
-        staged, in_place = self._stage(inputs)
+        padded, replay = self._recorded(inputs, changes)
+        staged, in_place = self._stage(padded)
+        inputs = padded if padded.tree is None else inputs
         arrived = sampled = None
         if not self._is_first:
             arrived = self._peers.receive(count, len(inputs.positions))
@@ -263,6 +264,8 @@ class Runner:
 
     def _recorded(self, inputs: StepInputs, changes: Changes) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
+        if inputs.tree is not None and (own := self._trees[changes].found(inputs, self._forward)):
+            return own
         if self._limits.piece_sizes:
             inputs = as_decodes(inputs, self._decodes[changes])
         slots, whole = self._padding_slots, inputs.decodes_only
@@ -316,6 +319,7 @@ class Runner:
                 inputs.rows,
                 inputs.query_start_loc,
                 inputs.seq_lens,
+                *(inputs.tree or NO_NODES),
                 np.concatenate([index, spare]),
                 inputs.sample_at,
                 inputs.blocks.index,

@@ -7,19 +7,31 @@ meets in one place of the token table, and the next plan brings the tokens of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from hotshoe.layers import Changes, ForwardBatch
+from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.ahead import Ahead, Samples
+from hotshoe.runner.forward import Forward, StagedInputs
+from hotshoe.runner.graphs import BATCH_SIZES, Recordings
+from hotshoe.runner.limits import RunnerLimits
+from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.rows import Indexes, Ints, Puts, Rows, StepInputs
 from hotshoe.sampling.rows import place
 from hotshoe.types import StepPlan
 from hotshoe.types.trees import ancestors_of, depths_of
+
+#: Tokens of the largest step with trees that is recorded as a whole; a device takes longer than its
+#: host for more.
+TOKENS = 128
+#: Of a step without trees, as `StepInputs.tree`.
+NO_NODES = np.zeros(0, np.int32), np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,107 @@ class TreeRows(Rows):
             lengths[sample : sample + count + 1] = lengths[sample] + shape.depths
         tree = (counts, ancestors)
         return replace(inputs, positions=positions, sample_lens=lengths, tree=tree)
+
+
+class RecordedTrees:
+    """Recordings of whole steps with trees: some requests, and the tokens that these may have.
+
+    A request has a root, the nodes of its tree, and accepted nodes that are computed again, no more
+    than the tree is deep. A step has fewer tokens; those behind them are of one more request that
+    nobody sent, and requests between have no tokens.
+
+    Args:
+        limits: With a tree.
+        adapters: Of rows; None for none.
+        changes: What they may change in these steps.
+    """
+
+    def __init__(
+        self, limits: RunnerLimits, adapters: AdapterRows | None, changes: Changes
+    ) -> None:
+        self._adapters, self._changes = adapters, changes
+        tree, most = limits.tree, min(TOKENS, max(limits.piece_sizes, default=0))
+        assert tree is not None
+        self._each = 1 + len(tree.paths) + tree.depth
+        counts = [n for n in BATCH_SIZES if n <= limits.max_num_seqs and n * self._each <= most]
+        self.recordings = Recordings([n * self._each for n in counts])
+        self._row, self._block_size = limits.max_num_seqs, limits.block_size
+        self._slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
+
+    def nobody(self, size: int) -> StepInputs:
+        """Return a step of so many tokens to record."""
+        inputs = self._nobodys(1)
+        return self.padded(
+            replace(inputs, tree=(np.zeros(1, np.int32), np.zeros(1, np.int64))), size
+        )
+
+    def found(
+        self, inputs: StepInputs, forward: Forward
+    ) -> tuple[StepInputs, Callable[[StepInputs, StagedInputs], tuple[Tensor, None]]] | None:
+        """Return a step with trees as a recording holds it, and `replay`; None where none does."""
+        size = self.recordings.size_for(max(len(inputs.positions), len(inputs.rows) * self._each))
+        if size is None:
+            return None
+        if self._adapters is not None and self._changes:
+            self._adapters.pad(size, self._changes)
+        self.recordings.make(size)
+        return self.padded(inputs, size), partial(self.replay, forward, size)
+
+    def padded(self, inputs: StepInputs, size: int) -> StepInputs:
+        """Fill a step with trees up to a recorded size."""
+        assert inputs.tree is not None
+        (counts, lines), rest = inputs.tree, self._nobodys(size - len(inputs.positions))
+        starts, none = (
+            inputs.query_start_loc,
+            np.zeros(size // self._each + 1 - len(counts), np.int32),
+        )
+        ends, lengths = none + starts[-1], none + 1
+        ends[-1], lengths[-1] = size, max(1, len(rest.positions))
+        return replace(
+            inputs,
+            rows=np.append(inputs.rows, none + self._row),
+            query_start_loc=np.append(starts, ends),
+            seq_lens=np.append(inputs.seq_lens, lengths),
+            positions=np.append(inputs.positions, rest.positions),
+            token_index=np.append(inputs.token_index, rest.token_index),
+            slot_mapping=np.append(inputs.slot_mapping, rest.slot_mapping, 1),
+            tree=(np.append(counts, none), np.append(lines, np.zeros_like(rest.token_index))),
+        )
+
+    def replay(
+        self, forward: Forward, size: int, inputs: StepInputs, staged: StagedInputs
+    ) -> tuple[Tensor, None]:
+        """Repeat a step and return its logits, for who samples.
+
+        Args:
+            forward: Has a head, which gets the states of the step's own tokens.
+            size: Of the recording.
+            inputs: Of the step alone.
+            staged: Filled up.
+        """
+        assert forward.ahead is not None
+        hidden, own = self.recordings.replay(size), slice(inputs.num_tokens)
+        batch = ForwardBatch(staged.positions[own], *forward.read(inputs, trimmed(staged, inputs)))
+        forward.ahead.keep(hidden[own], batch)
+        return forward.logits(hidden[staged.sample_at]), None
+
+    def _nobodys(self, count: int) -> StepInputs:
+        """Return a step of one request, which nobody sent, of so many tokens."""
+        lengths = np.array([count], np.int32)
+        return padding_inputs(lengths, self._row, self._slots, self._block_size)
+
+
+def trimmed(staged: StagedInputs, inputs: StepInputs) -> StagedInputs:
+    """Return a padded step's arrays of requests as those of the step alone."""
+    own, tokens = slice(len(inputs.rows)), slice(inputs.num_tokens)
+    return replace(
+        staged,
+        rows=staged.rows[own],
+        query_start_loc=staged.query_start_loc[: len(inputs.rows) + 1],
+        seq_lens=staged.seq_lens[own],
+        node_counts=staged.node_counts[own],
+        node_lines=staged.node_lines[tokens],
+    )
 
 
 class Accepted(NamedTuple):

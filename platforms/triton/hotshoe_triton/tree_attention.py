@@ -1,7 +1,7 @@
 """Candidate of slot `tree_attention`, over the cache of `attention.py`.
 
-A step with trees is never recorded as a whole, so the host may choose by its sizes among how many
-programs the keys of a tile are shared.
+The host chooses by a step's sizes, or the largest that a recording serves, among how many programs
+the keys of a tile are shared at most. Each tile shares those of its request alike.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class TreeAttention:
         if not step.num_reqs:
             return out
         tiles = tokens // (self._reading["BLOCK_M"] // self._group) + step.num_reqs
-        pieces, share = self._shares(tiles, step.max_seq_len)
+        pieces = self._pieces(tiles, step.max_seq_len)
         held = pieces * tokens * heads if pieces > 1 else 0
         scratch = torch.empty(held * (dim + 2) + 1, dtype=torch.float32, device=q.device)
         found = scratch, scratch[held * dim :]
@@ -125,7 +125,7 @@ class TreeAttention:
             nodes.ancestors,
             *found,
             step.num_reqs,
-            share,
+            self._least,
             q.stride(0),
             step.block_table.stride(0),
             self._planes.stride,
@@ -138,13 +138,12 @@ class TreeAttention:
             )
         return out
 
-    def _shares(self, tiles: int, longest: int) -> tuple[int, int]:
-        """Return among how many programs the keys of a tile go, and how many tiles of keys to each.
+    def _pieces(self, tiles: int, longest: int) -> int:
+        """Return among how many programs the keys of a tile go.
 
         Args:
             tiles: Of queries, for each KV head.
             longest: Keys of the longest request.
         """
-        key_tiles = -(-longest // self._keys)
-        share = max(-(-key_tiles // max(1, self._programs // tiles)), self._least)
-        return -(-key_tiles // share), share
+        most = -(-longest // (self._keys * self._least))
+        return max(1, min(self._programs // tiles, most))

@@ -5,11 +5,13 @@ import random
 import numpy as np
 import torch
 
+from hotshoe.layers import Changes
 from hotshoe.runner.ahead import Ahead, _samples
+from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.rows import StepInputs
-from hotshoe.runner.trees import TreeAhead, TreeRows, without_nodes
+from hotshoe.runner.trees import RecordedTrees, TreeAhead, TreeRows, without_nodes
 from hotshoe.types import NewRow, SamplingParams, StepPlan
-from hotshoe.types.trees import ROOT, ancestors_of, depths_of, sampled_path
+from hotshoe.types.trees import ROOT, ancestors_of, depths_of, parse_tree, sampled_path
 
 PARENTS = [ROOT, 0, ROOT, 2, 0]
 DRAFTS = [7, 8, 9, 8, 6]
@@ -82,3 +84,29 @@ def test_a_head_goes_on_behind_the_last_node_of_the_path() -> None:
         depths.add(len(path))
     assert depths == {0, 1, 2}
     assert isinstance(ahead, Ahead) and np.array_equal(samples.rows, [0, 1, 2])
+
+
+def test_a_step_is_filled_up_to_a_recorded_size() -> None:
+    """By requests without tokens, and one that has all tokens of nobody."""
+    _, inputs, _ = begun()
+    tree = parse_tree("[(0,), (0, 0), (0, 1), (1,), (1, 0)]")
+    limits = RunnerLimits(8, 64, 4, 0, 99, (7,), piece_sizes=(32, 64, 100), tree=tree)
+    trees, each = RecordedTrees(limits, None, Changes.NOTHING), 1 + 5 + 2
+    assert trees.recordings.sizes == tuple(n * each for n in (1, 2, 4, 8))
+    assert trees.found(inputs, None) is None, "nothing is recorded yet"
+    for size in trees.recordings.sizes:
+        trees.recordings.keep(size, lambda: torch.empty(0))
+    tokens, size = len(inputs.positions), 4 * each
+    assert (len(inputs.rows), tokens) == (3, 10)
+    padded, _ = trees.found(inputs, None)
+    assert padded.rows.tolist() == [*inputs.rows.tolist(), 8, 8]
+    assert padded.query_start_loc.tolist() == [*inputs.query_start_loc.tolist(), tokens, size]
+    assert padded.seq_lens.tolist() == [*inputs.seq_lens.tolist(), 1, size - tokens]
+    assert padded.positions[tokens:].tolist() == list(range(size - tokens))
+    assert set((padded.slot_mapping[0, tokens:] // 4).tolist()) == {7}
+    counts, lines = padded.tree
+    assert counts.tolist() == [*inputs.tree[0].tolist(), 0, 0]
+    assert lines.tolist() == [*inputs.tree[1].tolist(), *[0] * (size - tokens)]
+    nobody = trees.nobody(size)
+    for name in ("rows", "query_start_loc", "seq_lens", "positions", "slot_mapping"):
+        assert getattr(nobody, name).shape == getattr(padded, name).shape

@@ -18,10 +18,13 @@ from hotshoe_triton.kernels.prefill import request_of_tile
 
 @triton.jit
 def key_tiles(
-    first_place, seq_len, first_node, low, share, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr
+    first_place, seq_len, first_node, least, BLOCK_Q: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
-    """Return the bounds of a piece's tiles of keys, for queries from a place on: those low..full
-    need no mask, and those full..high need one."""
+    """Return the bounds of a program's tiles of keys, for queries from a place on: those low..full
+    need no mask, and those full..high need one. Programs share them alike, `least` or more each."""
+    pieces = tl.num_programs(2)
+    share = tl.maximum((tl.cdiv(seq_len, BLOCK_N) + pieces - 1) // pieces, least)
+    low = tl.program_id(2) * share
     last_place = tl.minimum(first_place + BLOCK_Q, seq_len) - 1
     high = tl.maximum(tl.minimum(low + share, last_place // BLOCK_N + 1), low)
     full = tl.minimum(first_place + 1, first_node) // BLOCK_N
@@ -53,18 +56,18 @@ def leave(
         tl.store(stats_ptr + row_M * 2 + 1, sum_M, there_M)
 
 
-@triton.jit(do_not_specialize=["num_reqs", "table_stride", "share"])
+@triton.jit(do_not_specialize=["num_reqs", "table_stride", "least"])
 def tree_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
-    sinks_ptr, counts_ptr, lines_ptr, partial_ptr, stats_ptr, num_reqs, share, q_stride,
+    sinks_ptr, counts_ptr, lines_ptr, partial_ptr, stats_ptr, num_reqs, least, q_stride,
     table_stride, block_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, SCALES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs, pieces); a piece is `share` tiles of
-    keys. With one piece the result is stored.
+    """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs, pieces). A piece is an equal share of
+    a request's tiles of keys, `least` of them or more. With one piece the result is stored.
 
     Args:
         counts_ptr, lines_ptr: [num_reqs] int32 and [num_tokens] int64, as in `TreeNodes`.
@@ -98,7 +101,7 @@ def tree_attention(
         k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
     )
     low, full, high = key_tiles(
-        seq_len - end + first_token, seq_len, first_node, piece * share, share, BLOCK_Q, BLOCK_N
+        seq_len - end + first_token, seq_len, first_node, least, BLOCK_Q, BLOCK_N
     )
     acc_MD, top_M, sum_M = absorb(
         acc_MD, top_M, sum_M, q_MD, place_M, row_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
