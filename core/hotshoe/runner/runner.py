@@ -204,7 +204,7 @@ class Runner:
         if replay is not None and in_place:
             logits, sampled = replay(inputs, staged)
         else:
-            logits = hidden = self._forward(inputs, staged, every=False, hidden=arrived)
+            logits = hidden = self._forward(padded, staged, every=False, hidden=arrived)
             if self._is_last and len(inputs.sample_rows):
                 logits = self._forward.logits(hidden)
         if not self._is_last:

@@ -136,10 +136,7 @@ class RecordedTrees:
 
     def nobody(self, size: int) -> StepInputs:
         """Return a step of so many tokens to record."""
-        inputs = self._nobodys(1)
-        return self.padded(
-            replace(inputs, tree=(np.zeros(1, np.int32), np.zeros(1, np.int64))), size
-        )
+        return self.padded(without_nodes(self._nobodys(1)), size)
 
     def found(
         self, inputs: StepInputs, forward: Forward
@@ -157,16 +154,13 @@ class RecordedTrees:
         """Fill a step with trees up to a recorded size."""
         assert inputs.tree is not None
         (counts, lines), rest = inputs.tree, self._nobodys(size - len(inputs.positions))
-        starts, none = (
-            inputs.query_start_loc,
-            np.zeros(size // self._each + 1 - len(counts), np.int32),
-        )
-        ends, lengths = none + starts[-1], none + 1
+        none = np.zeros(size // self._each + 1 - len(counts), np.int32)
+        ends, lengths = none + inputs.query_start_loc[-1], none + 1
         ends[-1], lengths[-1] = size, max(1, len(rest.positions))
         return replace(
             inputs,
             rows=np.append(inputs.rows, none + self._row),
-            query_start_loc=np.append(starts, ends),
+            query_start_loc=np.append(inputs.query_start_loc, ends),
             seq_lens=np.append(inputs.seq_lens, lengths),
             positions=np.append(inputs.positions, rest.positions),
             token_index=np.append(inputs.token_index, rest.token_index),
