@@ -14,6 +14,7 @@ from typing import Any
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.fused_qkv import Cut, block_of, part_qkv
 from hotshoe_models.mixtures import (
     DENSE,
     SPARSE,
@@ -23,7 +24,7 @@ from hotshoe_models.mixtures import (
     with_expert_defaults,
     with_experts,
 )
-from hotshoe_models.spec import LayerSpec, WeightNames
+from hotshoe_models.spec import DecoderSpec, LayerSpec, WeightNames
 from hotshoe_models.values import (
     FULL,
     SLIDING,
@@ -79,10 +80,14 @@ EQUAL = {
     "swa_v_head_dim": "v_head_dim",
 }
 NAMES = WeightNames(sinks="self_attn.attention_sink_bias")
+#: What says how q, k and v lie, and the one value beside "split".
+LAYOUT, FUSED = "attention_projection_layout", "fused_qkv"
+#: Tensors of V2.5 that texts do not need.
+OTHER_PARTS = r"^(visual|audio_encoder|speech_embeddings)\."
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build MiMoV2FlashForCausalLM."""
+    """Build MiMoV2FlashForCausalLM and MiMoV2ForCausalLM."""
     config = _with_rope(with_expert_defaults(_as_written(config), DEFAULTS))
     types = layer_types(config, lambda i: SLIDING if i and (i + 1) % PATTERN else FULL)
     window = config.size("sliding_window")
@@ -102,7 +107,22 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         value_scale=number(config, "attention_value_scale"),
         names=NAMES,
     )
+    ctx.weights.ignore([OTHER_PARTS], "parts for images and sounds")
+    if config.get(LAYOUT, "split") != "split":
+        part_qkv(ctx, _cut(config, spec))
     return DenseDecoder(spec, ctx)
+
+
+def _cut(config: ModelConfig, spec: DecoderSpec) -> Cut:
+    """Say how fused rows lie: for as many ranks as layers without a window have kv heads."""
+    if config.get(LAYOUT) != FUSED:
+        raise refuse(config, LAYOUT, f"knows {FUSED} and split")
+    rows = tuple(
+        (spec.num_heads * spec.head_dim, heads * spec.head_dim, heads * spec.value_dim)
+        for heads in (layer.num_kv_heads or spec.num_kv_heads for layer in spec.layers)
+    )
+    shares = config.size("num_key_value_heads")
+    return Cut(shares, rows, block_of(config.get("quantization_config")))
 
 
 def _as_written(config: ModelConfig) -> ModelConfig:

@@ -29,6 +29,7 @@ from hotshoe_models.blocks import BlockMixer
 from hotshoe_models.compressed import CompressedMixer
 from hotshoe_models.convolutions import ConvMixer
 from hotshoe_models.delta import DeltaMixer
+from hotshoe_models.differential import DifferentialMixer
 from hotshoe_models.head_norms import before_heads
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp
@@ -101,8 +102,7 @@ class AttentionMixer:
     def _gated(self, out: Tensor, gates: Tensor) -> Tensor:
         """Scale [num_tokens, channels] by gates of channels or of heads, [num_tokens, gates]."""
         wide = functional.softplus(gates.float()) if self._softplus else torch.sigmoid(gates)
-        heads = out.view(*gates.shape, -1)
-        return (heads * wide.to(out.dtype)[..., None]).view_as(out)
+        return (out.view(*gates.shape, -1) * wide.to(out.dtype)[..., None]).view_as(out)
 
 
 def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
@@ -155,8 +155,7 @@ def _scales(factors: Sequence[float], space: StateSpace, ctx: BuildContext) -> T
     spec = space.spec
     group = spec.num_groups * spec.state_size
     widths = torch.tensor([spec.inner_size, spec.inner_size, group, group, spec.num_heads])
-    values = torch.tensor(factors, dtype=torch.float32).repeat_interleave(widths)
-    return values.to(ctx.device, ctx.torch_dtype)
+    return torch.tensor(factors).repeat_interleave(widths).to(ctx.device, ctx.torch_dtype)
 
 
 class BothMixer:
@@ -209,5 +208,6 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
     "compressed": CompressedMixer,
     "blocks": BlockMixer,
+    "differential": DifferentialMixer,
     "mlp": MlpMixer,
 }

@@ -1955,6 +1955,30 @@ VARIANTS += [
         raw=True,
     ),
 ]
+XGLM = {
+    "d_model": 64,
+    "ffn_dim": 96,
+    "num_layers": 3,
+    "attention_heads": 4,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+VARIANTS += [
+    Variant("diffllama", "DiffLlama", {"num_attention_heads": 8}),
+    Variant(
+        "diffllama-biases",
+        "DiffLlama",
+        {
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "attention_bias": True,
+            "head_dim": 24,
+            **TIED,
+        },
+    ),
+    Variant("xglm", "XGLM", XGLM, end_to_end=True),
+    Variant("xglm-untied", "XGLM", {**XGLM, "scale_embedding": False, **UNTIED}),
+]
 NTK_ALPHA = {"type": "dynamic", "alpha": 50.0, "factor": 1.0, "mscale": 1.0}
 VARIANTS += [
     Variant("hunyuan", "HunYuanDenseV1", {"head_dim": 24, **TIED}, end_to_end=True),

@@ -27,6 +27,7 @@ from hotshoe_models import (
     deepseek,
     deepseek_v4,
     deepseek_v32,
+    diffllama,
     dots3_note,
     ernie,
     exaone,
@@ -85,6 +86,7 @@ from hotshoe_models import (
     qwen_next,
     qwen_vl,
     smollm3,
+    xglm,
     youtu,
     zamba2,
 )
@@ -126,6 +128,8 @@ DEFAULTS = {
     "Qwen3NextConfig": qwen_next.DEFAULTS,
     "GPTBigCodeConfig": gpt_bigcode.DEFAULTS,
     "BioGptConfig": biogpt.DEFAULTS,
+    "DiffLlamaConfig": diffllama.DEFAULTS,
+    "XGLMConfig": xglm.DEFAULTS,
     "CodeGenConfig": gptj.DEFAULTS,
     "GPTNeoXJapaneseConfig": gpt_neox.JAPANESE_DEFAULTS,
     "GPTNeoConfig": gpt_neo.DEFAULTS,
@@ -222,6 +226,7 @@ UNREAD |= {"index_n_heads", "index_head_dim", "index_local_blocks"}
 UNREAD |= {"vision_config", "audio_config"}  # of Phi-4 multimodal
 UNREAD |= {"chunk_size", "use_mem_eff_path", "num_logits_to_keep", "use_conv_bias"}  # of Zamba
 UNREAD |= {"initializer_cutoff_factor"}
+UNREAD |= {"init_std", "lambda_std_dev"}  # of random weights
 UNREAD |= {"block_size"}  # tokens of MiniMax's chunks, which change no result
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
