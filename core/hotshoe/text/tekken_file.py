@@ -37,6 +37,26 @@ def tekken_parts(path: Path) -> TokenizerParts:
     Raises:
         CheckpointError: It is missing or malformed.
     """
+    pattern, special, ranks = _read(path)
+    made = json.dumps(_described(pattern, special, ranks)).encode()
+    return TokenizerParts(made, _named(special))
+
+
+def tekken_named(path: Path) -> dict[str, str]:
+    """Return the named tokens of a tekken.json, such as {"bos_token": "<s>"}.
+
+    Raises:
+        CheckpointError: It is missing or malformed.
+    """
+    return _named(_read(path)[1])
+
+
+def _named(special: list[str]) -> dict[str, str]:
+    return {role: token for role, token in ROLES.items() if token in special}
+
+
+def _read(path: Path) -> tuple[str, list[str], dict[bytes, int]]:
+    """Return the expression that cuts words, the special tokens by id, and the others by rank."""
     found = read_json(path, MAX_BYTES)
     config = found.get("config")
     try:
@@ -48,10 +68,7 @@ def tekken_parts(path: Path) -> TokenizerParts:
     except (KeyError, TypeError, ValueError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(f"{path} cannot be read: {why}; fetch it again") from None
-    return TokenizerParts(
-        json.dumps(_described(config["pattern"], special, ranks)).encode(),
-        {role: token for role, token in ROLES.items() if token in special},
-    )
+    return config["pattern"], special, ranks
 
 
 def _special(listed: Any, count: int) -> list[str]:

@@ -19,7 +19,7 @@ from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
 from hotshoe.text.growth import check_file
 from hotshoe.text.tekken_file import FILE as TEKKEN
-from hotshoe.text.tekken_file import tekken_parts
+from hotshoe.text.tekken_file import tekken_named, tekken_parts
 from hotshoe.text.tiktoken_file import tiktoken_backend
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]
     """Return the named tokens of a directory, whose configuration may leave them to a file."""
     tekken = directory / TEKKEN
     if not config and tekken.exists() and not (directory / "tokenizer.json").exists():
-        config = tekken_parts(tekken).config
+        config = tekken_named(tekken)
     if "added_tokens_decoder" not in config:  # an older checkpoint
         config = {**config, **json_object(directory / "special_tokens_map.json")}
     return named_tokens(directory, config)

@@ -171,23 +171,26 @@ class MistralModel:
         windows = values.get("sliding_window")
         if not isinstance(windows, list):
             return {"sliding_window": None if windows is None else self._whole(windows)}
-        count, sizes = values["num_hidden_layers"], {w for w in windows if w is not None}
+        count = values["num_hidden_layers"]
+        sizes = {self._whole(window) for window in windows if window is not None}
         if len(sizes) != 1 or type(count) is not int or count % len(windows):
             raise self._refuse("sliding_window", "must be windows of one size, in whole periods")
         kinds = ["full_attention" if w is None else "sliding_attention" for w in windows]
         repeated = kinds * (count // len(windows))
-        return {"sliding_window": self._whole(sizes.pop()), "layer_types": repeated}
+        return {"sliding_window": sizes.pop(), "layer_types": repeated}
 
     def _whole(self, value: Any) -> int:
         try:
             return int(value)  # which some files write as text
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise self._refuse("sliding_window", f"is {value!r:.40}, no number of tokens") from None
 
     def _rotation(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the rotation by config.json's keys."""
         yarn, grows = self._object("yarn"), self._object("llama_4_scaling")
-        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": values.pop("rope_theta", 1e4)}
+        # Files of the first models, which have a window, say nothing of their rotation.
+        theta = values.pop("rope_theta", 1e6 if values.get("sliding_window") is None else 1e4)
+        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
         if yarn:
             rope |= {key: yarn[own] for key, own in YARN.items() if yarn.get(own) is not None}
             rope["rope_type"] = "yarn"

@@ -233,6 +233,8 @@ def test_eight_bits_stand_for_their_numbers(variants, name, kind, checkpoints, t
         ({"sliding_window": [4, 8]}, "sliding_window must be windows of one size"),
         ({"sliding_window": [4, None]}, "in whole periods"),
         ({"sliding_window": "many"}, "sliding_window is 'many', no number"),
+        ({"sliding_window": [{}]}, "sliding_window is {}, no number"),
+        ({"sliding_window": 1e999}, "sliding_window is inf, no number"),
         ({"llama_4_scaling": {"beta": 0.1}}, "llama_4_scaling needs a yarn of the same"),
         ({"quantization": {"qformat_weight": "fp4"}}, "qformat_weight fp8_e4m3 .* alone"),
         ({"quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "X"}}, "qscheme_act"),
@@ -259,6 +261,9 @@ def test_windows_repeat_and_lengths_have_a_default(tmp_path):
     path.write_text(json.dumps(given | {"sliding_window": "4096", "max_seq_len": 77}))
     found = MistralModel(path).config()
     assert (found["sliding_window"], found["max_position_embeddings"]) == (4096, 77)
+    assert found["rope_parameters"]["rope_theta"] == 1e4
+    path.write_text(json.dumps(given))
+    assert MistralModel(path).config()["rope_parameters"]["rope_theta"] == 1e6
 
 
 def test_which_directories_are_such_models():
