@@ -61,6 +61,11 @@ def stream(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Linea
     return LinearConfig("packed", block_n, chunk, split, warps, stages)
 
 
+def ran(spec: LinearSpec, zeros: str) -> bool:
+    """Say whether a GPU has run kernel `one_row` in a form; others compile, and wait for one."""
+    return spec.dtype == "bfloat16" and not spec.bias and zeros == "inside"
+
+
 def alone(spec: LinearSpec, facts: DeviceFacts) -> dict[str, int]:
     """Return constants and the grid of kernel `one_row`; none where it does not suit."""
     n, k, units = spec.out_features, spec.in_features, facts.compute_units
@@ -146,7 +151,7 @@ class Linear(groups.Linear):
         if not block or (x.stride(0) * 2 | x.data_ptr()) % 16:
             super()._few(y, x)
             return
-        if rows == 1 and self._alone and self._zeros in ("half", "inside"):
+        if rows == 1 and self._alone and ran(self._spec, self._zeros):
             self._one(y, x)
             return
         config = self._streams[block]

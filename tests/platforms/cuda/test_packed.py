@@ -125,6 +125,7 @@ def test_one_row_is_launched(
     stand_in, alone = StandIn(), StandInAlone()
     monkeypatch.setattr(kernels, "packed", stand_in)
     monkeypatch.setattr(one_row, "one_row", alone)
+    monkeypatch.setattr(packed, "ran", lambda spec, zeros: zeros != "apart")
     form = replace(GROUPED, symmetric=zeros == "half")
     for n, k in ((72, 1280), (4300, 512), (72, 1152), (70, 1280), (72, 16640)):
         spec = LinearSpec(k, n, "bfloat16", weight=form, bias=n == 72)
@@ -140,6 +141,13 @@ def test_one_row_is_launched(
             assert (operation(x).float() - wanted).norm() < 4e-3 * wanted.norm()
     suited = 0 if zeros == "apart" else 2
     assert alone.launched == [5, 135][:suited] and len(stand_in.launched) == 10 - suited
+
+
+def test_one_row_serves_forms_that_ran() -> None:
+    spec = LinearSpec(1280, 72, "bfloat16", weight=GROUPED)
+    assert packed.ran(spec, "inside") and not packed.ran(spec, "half")
+    assert not packed.ran(replace(spec, dtype="float16"), "inside")
+    assert not packed.ran(replace(spec, bias=True), "inside")
 
 
 @pytest.mark.slow
@@ -270,8 +278,9 @@ def test_products(hopper, rng, dtype: str, size: int | None, zeros: str) -> None
 
 
 @pytest.mark.parametrize("zeros", ["half", "inside"])
-def test_one_row_of_any_range(hopper, rng, zeros: str) -> None:
+def test_one_row_of_any_range(hopper, rng, zeros: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups have factors of their own; what is not finite stays so."""
+    monkeypatch.setattr(packed, "ran", lambda spec, zeros: True)
     form = QuantSpec("int4", "group", 128, symmetric=zeros == "half")
     for n, k in ((1056, 1280), (4096, 4096), (200, 14336)):
         spec = LinearSpec(k, n, "bfloat16", weight=form)
