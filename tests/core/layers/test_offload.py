@@ -10,7 +10,7 @@ import torch
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError
 from hotshoe.layers.offload import GIB, Offload, Ring, Streamed, offload_of
-from hotshoe.slots import SLOTS, AdaptableMoeOp, LinearSpec, renewed
+from hotshoe.slots import SLOTS, AdaptableMoeOp, LinearSpec, RecordableMoeOp, renewed
 
 SELECTOR = SimpleNamespace(slots=SLOTS)
 SPEC = LinearSpec(4, 8, "float32")
@@ -183,6 +183,7 @@ def test_adapted_experts_compute_with_their_own_weights() -> None:
     offload.begin(Transfer())
     for i, layer in enumerate(layers):
         assert isinstance(layer, AdaptableMoeOp) and hasattr(type(layer), "adapted")
+        assert isinstance(layer, RecordableMoeOp) and not layer.recordable, "as the reference"
         layer.load_gate_up("w", torch.full((1, 1), i + 1.0))
         layer.load_down("b", torch.zeros(1))
     offload.settle()
