@@ -19,7 +19,7 @@ from hotshoe_triton import attention
 from hotshoe_triton.attention import REQUEST_BLOCKS, zeroed
 from hotshoe_triton.device import next_power_of_2
 
-#: Above cuDNN's for heads whose long prompts it computes as fast or faster, below it for others.
+#: Above cuDNN's candidate, and below it where that computes long prompts as fast.
 SCORE, LOWER = 65, 55
 DTYPES = ("bfloat16", "float16")
 #: Rows of a warpgroup, and channels that the copy engine brings at once.
@@ -41,6 +41,20 @@ class Tiling:
 PART, MAX_PARTS = 1024, 8
 #: By channels, padded.
 TILINGS = {64: Tiling(3, 128, 3, 2048), 128: Tiling(2, 128, 2, 2048), 256: Tiling(2, 64, 2)}
+#: Blocks below LARGE have other tilings where asking for many pieces of a tile binds a program.
+LARGE, SMALL_BLOCKS = 32, {128: Tiling(3, 64, 3, 2048)}
+
+
+def width_of(spec: AttentionSpec) -> int:
+    """Return the channels of a head, padded."""
+    return max(PANEL, next_power_of_2(spec.head_dim))
+
+
+def tiling_of(spec: AttentionSpec) -> Tiling:
+    """Return the shipped tiling."""
+    width = width_of(spec)
+    small = SMALL_BLOCKS if spec.block_size < LARGE else {}
+    return small.get(width, TILINGS[width])
 
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -56,8 +70,10 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
     }
-    score = LOWER if PANEL < spec.head_dim <= 2 * PANEL else SCORE
-    return accept_unless(refusals, score, "warpgroups that divide the work for prompts")
+    slow = tiling_of(spec) in SMALL_BLOCKS.values()
+    return accept_unless(
+        refusals, LOWER if slow else SCORE, "warpgroups that divide the work for prompts"
+    )
 
 
 class Attention(attention.Attention):
@@ -81,12 +97,11 @@ class Attention(attention.Attention):
             return
         from hotshoe_cuda.kernels.prompt import prompt_attention
 
-        width = max(PANEL, next_power_of_2(spec.head_dim))
-        chosen = prompts or TILINGS[width]
+        width, chosen = width_of(spec), prompts or tiling_of(spec)
         self._stream, self._least = prompt_attention, chosen.least
         self._rows = chosen.consumers * ROWS // self._group
         self._box = min(spec.block_size, chosen.keys)
-        shared = "NUM_HEADS GROUP HEAD_DIM BLOCK_SIZE SCALE WINDOW SOFTCAP SINKS BLOCK_R".split()
+        shared = "NUM_HEADS GROUP HEAD_DIM BLOCK_SIZE SCALE WINDOW SOFTCAP SINKS".split()
         self._streaming: dict[str, Any] = {name: self._prefill[name] for name in shared} | {
             "CONSUMERS": chosen.consumers,
             "BLOCK_N": chosen.keys,

@@ -25,7 +25,7 @@ from hotshoe_cuda import attention as cudnn
 from hotshoe_cuda import prompt
 from hotshoe_cuda.kernels import prompt as kernels
 from hotshoe_triton import attention
-from hotshoe_triton.device import ARCHS, next_power_of_2
+from hotshoe_triton.device import ARCHS
 
 H200 = device_facts("sm_90", units=132)
 SPEC = AttentionSpec(4, 2, 64, "bfloat16", "bfloat16", 16, 0.125)
@@ -78,8 +78,8 @@ def seeded(device: str) -> torch.Generator:
 
 def run(case: Case, facts: DeviceFacts) -> torch.Tensor:
     torch.full_like(case.q, float("nan"))  # what the caching allocator is likely to hand out
-    chosen = prompt.TILINGS[max(64, next_power_of_2(case.spec.head_dim))]
-    operation = prompt.Attention(case.spec, facts, replace(chosen, least=0))
+    tiling = replace(prompt.tiling_of(case.spec), least=0)
+    operation = prompt.Attention(case.spec, facts, tiling)
     return operation(case.q, case.cache, case.meta, case.sinks)
 
 
@@ -170,7 +170,9 @@ def test_it_is_refused_where_kernels_are_interpreted(monkeypatch: pytest.MonkeyP
     assert "interpreter" in prompt.supports(SPEC, H200).reason
 
 
-@pytest.mark.parametrize(("width", "tiling"), prompt.TILINGS.items())
+@pytest.mark.parametrize(
+    ("width", "tiling"), [*prompt.TILINGS.items(), *prompt.SMALL_BLOCKS.items()]
+)
 def test_tiles_and_queries_fit_shared_memory(width: int, tiling: prompt.Tiling) -> None:
     rows = tiling.consumers * prompt.ROWS + 2 * tiling.stages * tiling.keys
     assert rows * width * 2 < ARCHS["sm_90"].shared_bytes - 1024
@@ -187,7 +189,7 @@ def compile_kernel(*dims: int) -> None:
 
     arch, facts = ARCHS["sm_90"], facts_of("sm_90")
     for dim in dims:
-        spec = AttentionSpec(8, 2, dim, "bfloat16", "bfloat16", 16, 0.1, window=4000, softcap=30.0)
+        spec = AttentionSpec(8, 2, dim, "bfloat16", "bfloat16", 32, 0.1, window=4000, softcap=30.0)
         ints = [tensor(facts, n, dtype="int32") for n in (2, 1, 64)]
         table = tensor(facts, 1, 32, dtype="int32")
         meta = AttentionMetadata(1, ints[0], ints[1], table, ints[2], 64, 4096)
@@ -219,6 +221,7 @@ CHANGES: list[dict[str, Any]] = [
     {"head_dim": 128, "block_size": 256, "num_heads": 8},
     {"dtype": "float16", "kv_dtype": "float16", "head_dim": 32},
     {"head_dim": 192, "block_size": 64, "num_heads": 64},
+    {"head_dim": 96, "block_size": 32},
 ]
 ON_GPU = [STEPS, [(700, 700), (300, 1000), (1, 5)], [(130, 900)], [(40, 3000), (7, 5000)]]
 
@@ -260,8 +263,8 @@ def test_which_candidate_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         return max(verdicts, key=lambda name: verdicts[name].score or 0)
 
     assert chosen() == chosen(head_dim=256) == "streaming"
-    assert chosen(head_dim=96) == chosen(head_dim=128) == "cudnn"
-    assert chosen(head_dim=128, window=512) == "streaming"
+    assert chosen(head_dim=96) == chosen(head_dim=128) == "cudnn"  # blocks of 16
+    assert chosen(head_dim=128, block_size=32) == chosen(head_dim=128, window=512) == "streaming"
     assert chosen(alibi=Alibi(4)) == "triton"
 
 

@@ -4,12 +4,13 @@ A program takes a tile of rows (query heads of one KV head, for neighboring toke
 CONSUMERS warpgroups. One warp more asks the copy engine for keys and values, page by page. A
 warpgroup begins the scores of a tile of keys and the values of the tile before together, and makes
 weights of the scores while the values are multiplied; where one warpgroup makes weights, the others
-multiply. Places of a tile's keys and of the values of the tile before are given back together.
+multiply. Places of a tile's keys and of the values of the tile before are given back together. A
+thread adds up what it has of a row, and threads meet behind the last tile.
 
 Triton cannot say who does what, so this is Gluon, as `streamed` is. Which request a tile belongs
 to, and which keys it sees, is found as in the portable `prefill`.
 
-Shape suffixes: M rows of a warpgroup, N keys of a tile, D channels, R requests.
+Shape suffixes: M rows of a warpgroup, N keys of a tile, G groups of keys, D channels.
 """
 
 from triton.experimental import gluon
@@ -31,16 +32,14 @@ ROWS, PANEL = gl.constexpr(64), gl.constexpr(64)
 
 
 @gluon.jit
-def request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q: gl.constexpr, BLOCK_R: gl.constexpr):
+def request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q: gl.constexpr):
     """Return the last request whose first tile is at or before this one."""
-    ALONG: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    count = 0
-    for first in range(0, num_reqs, BLOCK_R):
-        index_R = first + gl.arange(0, BLOCK_R, ALONG)
-        start_R = gl.load(starts_ptr + index_R, mask=index_R < num_reqs, other=0)
-        here_R = (index_R < num_reqs) & (start_R // BLOCK_Q + index_R <= tile)
-        count += gl.sum(here_R.to(gl.int32), 0)
-    return count - 1
+    found, beyond = num_reqs * 0, num_reqs
+    while beyond - found > 1:
+        middle = (found + beyond) // 2
+        here = gl.load(starts_ptr + middle) // BLOCK_Q + middle <= tile
+        found, beyond = gl.where(here, middle, found), gl.where(here, beyond, middle)
+    return found
 
 
 @gluon.jit
@@ -57,29 +56,52 @@ def keys_of(first_pos, last_pos, WINDOW: gl.constexpr, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def fetch(
-    desc, boxes, slot, bar, first_key, there, seq_len, table_ptr, first_row, page_rows,
-    BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, PANELS: gl.constexpr,
+def pages_of(
+    first_key, there, seq_len, table_ptr,
+    BLOCK_SIZE: gl.constexpr, BLOCK_N: gl.constexpr, BOX: gl.constexpr,
 ):  # fmt: skip
-    """Ask for a tile, page by page and panel by panel."""
-    BOX: gl.constexpr = desc.block_type.shape[0]
-    PIECES: gl.constexpr = BLOCK_N // BOX
-    ITEM: gl.constexpr = desc.dtype.primitive_bitwidth // 8
-    mbarrier.expect(bar, BLOCK_N * PANELS * PANEL * ITEM, pred=there)
-    for piece in gl.static_range(PIECES):
+    """Return the block in which each box of a tile lies, one number for each."""
+    pages = ()
+    for piece in gl.static_range(BLOCK_N // BOX):
         key = first_key + piece * BOX
         page = gl.load(table_ptr + key // BLOCK_SIZE, mask=there & (key < seq_len), other=0)
-        row = page * page_rows + first_row + key % BLOCK_SIZE
+        pages = pages + (page,)  # noqa: RUF005
+    return pages
+
+
+@gluon.jit
+def fetch(
+    desc, boxes, slot, bar, pages, first_key, there, first_row, page_rows,
+    BLOCK_SIZE: gl.constexpr, PANELS: gl.constexpr,
+):  # fmt: skip
+    """Ask for a tile, box by box and panel by panel."""
+    PIECES: gl.constexpr = len(pages)
+    BOX: gl.constexpr = desc.block_type.shape[0]
+    ITEM: gl.constexpr = desc.dtype.primitive_bitwidth // 8
+    mbarrier.expect(bar, PIECES * BOX * PANELS * PANEL * ITEM, pred=there)
+    for piece in gl.static_range(PIECES):
+        row = pages[piece] * page_rows + first_row + (first_key + piece * BOX) % BLOCK_SIZE
         for panel in gl.static_range(PANELS):
             box = boxes.index((slot * PANELS + panel) * PIECES + piece)
             tma.async_copy_global_to_shared(desc, [row, panel * PANEL], bar, box, pred=there)
 
 
 @gluon.jit
+def following(slot, phase, STAGES: gl.constexpr):
+    """Return the next place of a ring, and the phase of its barriers."""
+    slot = gl.where(slot == STAGES - 1, 0, slot + 1)
+    return slot, gl.where(slot == 0, phase ^ 1, phase)
+
+
+@gluon.jit
 def bring(
     k_desc, v_desc, rings, bounds, table_ptr, rows, page_rows, BLOCK_SIZE: gl.constexpr
 ):  # fmt: skip
-    """Ask for keys of tile i and values of tile i - 1, step by step, as places become free."""
+    """Ask for keys of tile i and values of tile i - 1, step by step, as places become free.
+
+    Blocks of the next step are looked up behind what a step asks for, all at once, so that no
+    request waits for a look.
+    """
     k_ring, v_ring, bars = rings
     k_full, v_full, free = bars
     low, _full_low, _full_high, count = bounds
@@ -92,18 +114,25 @@ def bring(
     BOXES: gl.constexpr = STAGES * PANELS * (BLOCK_N // BOX)
     k_boxes = k_ring._reinterpret(k_desc.dtype, [BOXES, BOX, PANEL], k_desc.layout)
     v_boxes = v_ring._reinterpret(v_desc.dtype, [BOXES, BOX, PANEL], v_desc.layout)
+    key = low * BLOCK_N
+    pages = pages_of(key, count > 0, seq_len, table_ptr, BLOCK_SIZE, BLOCK_N, BOX)
+    # A call of its own: what begins as another value does is not carried through the loop.
+    last_pages = pages_of(key, False, seq_len, table_ptr, BLOCK_SIZE, BLOCK_N, BOX)
     for i in range(count + 1):
         k_slot, v_slot = i % STAGES, (i + STAGES - 1) % STAGES
         key = (low + i) * BLOCK_N
         mbarrier.wait(free.index(k_slot), ((i // STAGES) & 1) ^ 1)
         fetch(
-            k_desc, k_boxes, k_slot, k_full.index(k_slot), key, i < count, seq_len, table_ptr,
-            first_row, page_rows, BLOCK_SIZE, BLOCK_N, PANELS,
+            k_desc, k_boxes, k_slot, k_full.index(k_slot), pages, key, i < count, first_row,
+            page_rows, BLOCK_SIZE, PANELS,
         )  # fmt: skip
         fetch(
-            v_desc, v_boxes, v_slot, v_full.index(v_slot), key - BLOCK_N, i > 0, seq_len,
-            table_ptr, first_row, page_rows, BLOCK_SIZE, BLOCK_N, PANELS,
+            v_desc, v_boxes, v_slot, v_full.index(v_slot), last_pages, key - BLOCK_N, i > 0,
+            first_row, page_rows, BLOCK_SIZE, PANELS,
         )  # fmt: skip
+        last_pages = pages
+        key += BLOCK_N
+        pages = pages_of(key, i + 1 < count, seq_len, table_ptr, BLOCK_SIZE, BLOCK_N, BOX)
 
 
 @gluon.jit
@@ -168,33 +197,50 @@ def capped(scores_MN, SCALE: gl.constexpr, SOFTCAP: gl.constexpr):
 
 @gluon.jit
 def softened(
-    scores_MN, top_M, position_M, tile, masked, SCALE: gl.constexpr, SOFTCAP: gl.constexpr,
+    scores_MN, top_M, position_M, tile, bounds, SCALE: gl.constexpr, SOFTCAP: gl.constexpr,
     WINDOW: gl.constexpr, SCORES: gl.constexpr,
 ):  # fmt: skip
     """Return a tile's weights, the new maximum, and by what earlier weights shrink."""
     BLOCK_N: gl.constexpr = scores_MN.shape[1]
     scores_MN, factor = capped(scores_MN, SCALE, SOFTCAP)
-    if masked:
+    _low, full_low, full_high, _count = bounds
+    if (tile < full_low) | (tile >= full_high):
         key_N = tile * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SCORES))
         seen_MN = key_N[None, :] <= position_M[:, None]
         if WINDOW > 0:
             seen_MN &= key_N[None, :] > position_M[:, None] - WINDOW
         scores_MN = gl.where(seen_MN, scores_MN, float("-inf"))
-    new_top_M = gl.maximum(top_M, gl.max(scores_MN, 1) * factor)
+    highest_M = gl.max(gl.max(grouped(scores_MN), 1), 1)
+    highest_M = gl.convert_layout(highest_M, gl.SliceLayout(1, SCORES), assert_trivial=True)
+    new_top_M = gl.maximum(top_M, highest_M * factor)
     weights_MN = gl.exp2(scores_MN * factor - new_top_M[:, None])
     return weights_MN, new_top_M, gl.exp2(top_M - new_top_M)
 
 
 @gluon.jit
+def grouped(x_MN):
+    """Return [M, N / G, G] for G = 8: what a thread has of a row lies along the second dimension,
+    so that sums and maxima along it need no other thread."""
+    return x_MN.reshape([x_MN.shape[0], x_MN.shape[1] // 8, 8])
+
+
+@gluon.jit
+def added(sum_MG, shrink_M, weights_MN):
+    """Return sums of a row's groups with a tile's weights, as earlier ones have shrunk."""
+    earlier_M = gl.convert_layout(shrink_M, gl.SliceLayout(1, sum_MG.type.layout))
+    return sum_MG * earlier_M[:, None] + gl.sum(grouped(weights_MN), 1)
+
+
+@gluon.jit
 def attend(
-    q_ptrs_MD, there_MD, q_tile, rings, position_M, top_M, sum_M, bounds, seq_len,
+    q_ptrs_MD, there_MD, q_tile, rings, position_M, top_M, bounds, seq_len,
     BOX: gl.constexpr, SCALE: gl.constexpr, SOFTCAP: gl.constexpr, WINDOW: gl.constexpr,
     REST: gl.constexpr,
 ):  # fmt: skip
     """Return what a warpgroup's rows make of the tiles low..low + count - 1: acc, top, sum."""
     k_ring, v_ring, bars = rings
     k_full, v_full, free = bars
-    low, full_low, full_high, count = bounds
+    low, _full_low, _full_high, count = bounds
     STAGES: gl.constexpr = k_ring.shape[0]
     BLOCK_N: gl.constexpr = k_ring.shape[1]
     BLOCK_D: gl.constexpr = k_ring.shape[2]
@@ -207,44 +253,44 @@ def attend(
     fence_async_shared()
     barrier()
     acc_MD = gl.zeros([ROWS, BLOCK_D], gl.float32, ACC)
+    sum_M = gl.zeros([ROWS], gl.float32, gl.SliceLayout(1, SCORES))
     if count > 0:
         mbarrier.wait(k_full.index(0), 0)
         scores_MN = warpgroup_mma_wait(0, deps=(scored(q_tile, k_ring.index(0), REST),))
         barrier()
         mbarrier.arrive(free.index(0), count=1)
-        masked = (low < full_low) | (low >= full_high)
-        weights_MN, top_M, shrink_M = softened(
-            scores_MN, top_M, position_M, low, masked, SCALE, SOFTCAP, WINDOW, SCORES
+        weights_MN, top_M, _ = softened(
+            scores_MN, top_M, position_M, low, bounds, SCALE, SOFTCAP, WINDOW, SCORES
         )
-        sum_M = sum_M * shrink_M + gl.sum(weights_MN, 1)
+        sum_MG = gl.sum(grouped(weights_MN), 1)
         weights_MN = gl.convert_layout(weights_MN.to(dtype), WEIGHTS)
         mbarrier.wait(k_full.index(1 % STAGES), (1 // STAGES) & 1, pred=count > 1)
-        for i in range(1, count):
-            slot, v_slot, tile = i % STAGES, (i - 1) % STAGES, low + i
+        slot, phase, last, last_phase = 1 % STAGES, 1 // STAGES, 0, 0
+        for tile in range(low + 1, low + count):
             score = scored(q_tile, k_ring.index(slot), REST)
-            mbarrier.wait(v_full.index(v_slot), ((i - 1) // STAGES) & 1)
-            mixed = warpgroup_mma(weights_MN, v_ring.index(v_slot), acc_MD, is_async=True)
+            mbarrier.wait(v_full.index(last), last_phase)
+            mixed = warpgroup_mma(weights_MN, v_ring.index(last), acc_MD, is_async=True)
             scores_MN = warpgroup_mma_wait(1, deps=(score,))
-            masked = (tile < full_low) | (tile >= full_high)
             new_MN, top_M, shrink_M = softened(
-                scores_MN, top_M, position_M, tile, masked, SCALE, SOFTCAP, WINDOW, SCORES
+                scores_MN, top_M, position_M, tile, bounds, SCALE, SOFTCAP, WINDOW, SCORES
             )
-            sum_M = sum_M * shrink_M + gl.sum(new_MN, 1)
+            sum_MG = added(sum_MG, shrink_M, new_MN)
             # Weights come before what mixes is waited for: the compiler moves nothing over this.
-            after = i + 1
-            mbarrier.wait(k_full.index(after % STAGES), (after // STAGES) & 1, pred=after < count)
+            last, last_phase = slot, phase
+            slot, phase = following(slot, phase, STAGES)
+            mbarrier.wait(k_full.index(slot), phase, pred=tile + 1 < low + count)
             acc_MD, new_MN = warpgroup_mma_wait(0, deps=(mixed, new_MN))
             barrier()
-            mbarrier.arrive(free.index(slot), count=1)
+            mbarrier.arrive(free.index(last), count=1)
             acc_MD = acc_MD * gl.convert_layout(shrink_M, ALONG)[:, None]
             weights_MN = gl.convert_layout(new_MN.to(dtype), WEIGHTS)
-        slot = (count - 1) % STAGES
-        mbarrier.wait(v_full.index(slot), ((count - 1) // STAGES) & 1)
+        mbarrier.wait(v_full.index(last), last_phase)
         there = seq_len - (low + count - 1) * BLOCK_N
         if there < BLOCK_N:
-            clear_behind(v_ring, slot, there, BOX)
-        mixed = warpgroup_mma(weights_MN, v_ring.index(slot), acc_MD, is_async=True)
+            clear_behind(v_ring, last, there, BOX)
+        mixed = warpgroup_mma(weights_MN, v_ring.index(last), acc_MD, is_async=True)
         acc_MD = warpgroup_mma_wait(0, deps=(mixed,))
+        sum_M = gl.convert_layout(gl.sum(sum_MG, 1), gl.SliceLayout(1, SCORES))
     return acc_MD, top_M, sum_M
 
 
@@ -312,22 +358,23 @@ def consume(
     here_M = (row_M // GROUP < BLOCK_Q) & (row_M // GROUP < queries)
     position_M = gl.where(here_M, first_pos + row_M // GROUP, -1)
     top_M = gl.full([ROWS], BOTTOM, gl.float32, ALONG)
-    sum_M = gl.zeros([ROWS], gl.float32, ALONG)
     if SINKS and gl.program_id(2) == 0:
         head_M = kv_head * GROUP + row_M % GROUP
         top_M = gl.load(sinks_ptr + head_M, mask=here_M, other=0.0) * LOG2E
-        sum_M += 1.0
+    sink_M = top_M
     acc_MD, top_M, sum_M = attend(
-        q_ptrs_MD, there_MD, q_tiles.index(SIDE), rings, position_M, top_M, sum_M, bounds, seq_len,
+        q_ptrs_MD, there_MD, q_tiles.index(SIDE), rings, position_M, top_M, bounds, seq_len,
         BOX, SCALE, SOFTCAP, WINDOW, REST,
     )  # fmt: skip
+    if SINKS and gl.program_id(2) == 0:
+        sum_M += gl.exp2(sink_M - top_M)
     sum_M = gl.convert_layout(sum_M, ACROSS)
     last = queries > 0
     if gl.num_programs(2) > 1:
         last, acc_MD, sum_M = joined(
             acc_MD, top_M, sum_M, scratch, cell * CONSUMERS + SIDE, ACROSS, ACC
         )
-    y_MD = acc_MD / gl.where(sum_M > 0, sum_M, 1.0)[:, None]
+    y_MD = acc_MD * (1.0 / gl.where(sum_M > 0, sum_M, 1.0))[:, None]
     row_M = SIDE * ROWS + gl.arange(0, ROWS, ACROSS)
     there_M = (row_M // GROUP < BLOCK_Q) & (row_M // GROUP < queries) & last
     channel_D = gl.arange(0, BLOCK_D, gl.SliceLayout(0, ACC))
@@ -362,13 +409,13 @@ def rings_of(
 @gluon.jit
 def work_of(
     starts_ptr, seq_lens_ptr, num_reqs, BLOCK_Q: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_R: gl.constexpr, WINDOW: gl.constexpr,
+    WINDOW: gl.constexpr,
 ):  # fmt: skip
     """Return this program's request, its rows (KV head, first token, queries, position of the
     first, the request's length, place to meet), and its tiles of keys."""
     kv_head = gl.program_id(0)
     tile = gl.num_programs(1) - 1 - gl.program_id(1)
-    request = request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q, BLOCK_R)
+    request = request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q)
     start = gl.load(starts_ptr + request)
     num_queries = gl.load(starts_ptr + request + 1) - start
     first_query = (tile - start // BLOCK_Q - request) * BLOCK_Q
@@ -393,8 +440,7 @@ def prompt_attention(
     NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, SCALE: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
     SINKS: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, BLOCK_R: gl.constexpr,
-    num_warps: gl.constexpr,
+    BLOCK_D: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs, parts), as the portable kernel's.
 
@@ -409,9 +455,7 @@ def prompt_attention(
     BOX: gl.constexpr = k_desc.block_type.shape[0]
     q_tiles, rings = rings_of(k_desc.dtype, CONSUMERS, BLOCK_N, BLOCK_D, STAGES)
     wait()
-    request, rows, bounds = work_of(
-        starts_ptr, seq_lens_ptr, num_reqs, BLOCK_Q, BLOCK_N, BLOCK_R, WINDOW
-    )
+    request, rows, bounds = work_of(starts_ptr, seq_lens_ptr, num_reqs, BLOCK_Q, BLOCK_N, WINDOW)
     table_ptr += request.to(gl.int64) * table_stride
     tensors = (out_ptr, q_ptr, sinks_ptr, q_stride)
     scratch = (partial_ptr, stats_ptr, counter_ptr)
@@ -428,7 +472,7 @@ def prompt_attention(
                            HEAD_DIM, CONSUMERS, BOX, SCALE, WINDOW, SOFTCAP, SINKS, REST)),
                 (bring, fetching),
             ],
-            [4, 4, 1], [160, 160, 24],
+            [4, 4, 1], [160, 160, 32],
         )  # fmt: skip
     else:
         gl.warp_specialize(
@@ -439,5 +483,5 @@ def prompt_attention(
                            HEAD_DIM, CONSUMERS, BOX, SCALE, WINDOW, SOFTCAP, SINKS, REST)),
                 (bring, fetching),
             ],
-            [4, 1], [240, 24],
+            [4, 1], [240, 32],
         )  # fmt: skip
