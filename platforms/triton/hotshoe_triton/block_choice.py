@@ -20,12 +20,14 @@ KEYS = 1024
 
 
 def supports(spec: BlockIndexerSpec, facts: DeviceFacts) -> Verdict:
-    """Judge sizes and types."""
+    """Judge sizes and types: only what has run on a device."""
     turned = spec.rope_dim % 2 or spec.rope_dim > spec.head_dim
     return judge(
         facts,
         spec.dtype,
         {
+            f"only bfloat16 has run on a device, not {spec.dtype}": spec.dtype != "bfloat16",
+            f"keys in {spec.kv_dtype} have not run on a device": spec.row.quantized,
             **row_refusals(spec.row, facts),
             f"{spec.num_heads} heads are above {MAX_HEADS}": spec.num_heads > MAX_HEADS,
             f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,

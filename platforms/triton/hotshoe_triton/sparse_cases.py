@@ -42,11 +42,7 @@ INDEXES = {
 }
 #: Of MiniMax M3.
 CHOICE = BlockIndexerSpec(4, 128, 64, 128, 16, 1, *["bfloat16"] * 2, 64)
-CHOICES = {
-    "4x128 of 128": CHOICE,
-    "4x128 of 128 float32": replace(CHOICE, dtype="float32", kv_dtype="float32"),
-    "4x128 of 128 e4m3 cache": replace(CHOICE, **FP8),
-}
+CHOICES = {"4x128 of 128": CHOICE, "1x128 of 128": replace(CHOICE, num_heads=1)}
 SPARSES = {
     "128x512": SPARSE,
     "16x512": FEW,

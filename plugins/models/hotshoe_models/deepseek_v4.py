@@ -176,9 +176,13 @@ def _layers(config: ModelConfig, ctx: BuildContext) -> dict[tuple[str, str], Lay
 
 def _further(config: ModelConfig, ctx: BuildContext) -> LayerSpec:
     """Return the first layer that predicts further tokens: its ratio lies behind the others."""
-    ratios = config.get("compress_ratios") or []
-    behind = ratios[config.size("num_hidden_layers") :]
-    return _layers(config, ctx)[RATIOS.get(behind[0], WINDOW) if behind else WINDOW, CHOSEN]
+    key, first = "compress_ratios", config.size("num_hidden_layers")
+    ratios = config.get(key)
+    behind = ratios[first : first + 1] if isinstance(ratios, list) else []
+    kinds = [kind for ratio, kind in RATIOS.items() if behind in ([], [ratio])]
+    if not kinds:
+        raise refuse(config, key, f"needs a list of {', '.join(map(str, RATIOS))}")
+    return _layers(config, ctx)[kinds[0], CHOSEN]
 
 
 def _rope_dim(config: ModelConfig) -> int:

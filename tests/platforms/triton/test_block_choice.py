@@ -27,7 +27,8 @@ MIXED = Batch(((1, 75), (1, 1), (3, 67), (3, 3)), spare=8, gap=2)
 
 
 def check(spec, steps, facts, **options) -> None:
-    assert block_choice.supports(spec, facts).accepted
+    plain = replace(in_dtype(spec, "bfloat16"), kv_dtype="bfloat16")
+    assert block_choice.supports(plain, facts).accepted  # the kernel can do more than has run
     op = block_choice.BlockIndexer(spec, facts, **options)
     check_results(drawn(cases.SUITE, spec, steps), op, facts)
 
@@ -61,12 +62,15 @@ def test_no_tokens_are_no_launch(facts: DeviceFacts) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"kv_dtype": "bfloat16"}, "kv_dtype bfloat16 differs from dtype float32"),
+        ({"kv_dtype": "float32"}, "kv_dtype float32 differs from dtype bfloat16"),
+        ({"dtype": "float16", "kv_dtype": "float16"}, "only bfloat16 has run on a device"),
+        ({"kv_dtype": "int8"}, "keys in int8 have not run on a device"),
         ({"num_heads": 256}, "256 heads are above 128"),
         ({"head_dim": 512}, "head_dim 512 is above 256"),
         ({"rope_dim": 64}, "rope_dim 64 is odd or above head_dim 32"),
     ],
 )
 def test_refusals(changes: dict[str, object], reason: str) -> None:
-    verdict = block_choice.supports(replace(SPEC, **changes), device_facts("sm_90"))
+    spec = replace(in_dtype(SPEC, "bfloat16"), **changes)
+    verdict = block_choice.supports(spec, device_facts("sm_90"))
     assert not verdict.accepted and reason in verdict.reason

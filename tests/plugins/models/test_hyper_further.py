@@ -3,15 +3,21 @@
 import copy
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.plugins.models.conftest import Checkpoint, Variant, save_tiny
+from tests.plugins.models.conftest import CPU, Checkpoint, Variant, save_tiny
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.layers import BuildContext
+from hotshoe.lazy import resolve_lazy
+from hotshoe.models import ModelConfig
+from hotshoe.slots import SLOTS, Selector
 from hotshoe.speculation.drafting import Heads
+from hotshoe_models.plugin import ARCHITECTURES
 
 LAYERS, SIZE, COUNT = 3, 64, 3
 VALUES = {
@@ -32,7 +38,7 @@ VALUES = {
     "o_lora_rank": 12,
     "index_n_heads": 3,
     "index_head_dim": 16,
-    "index_topk": 3,
+    "index_topk": 100,  # all, as scores are often equal, and then any may be chosen
     "hc_mult": COUNT,
     "swiglu_limit": 1.5,
 }
@@ -150,6 +156,26 @@ def test_drafts_are_those_of_transformers_layer(published, monkeypatch):
 def test_without_drafts_it_is_not_read(published):
     with LLM(str(published.path), **OPTIONS) as llm:
         llm.generate(TokensPrompt(draw(3)), PARAMS)
+
+
+def build(**changes):
+    values = {**VALUES, "vocab_size": 64, "hidden_size": SIZE, "num_attention_heads": 4}
+    values |= {"num_hidden_layers": LAYERS, "layer_types": ["sliding_attention"] * LAYERS}
+    config = ModelConfig(Path("m"), "DeepseekV4ForCausalLM", values | changes, "float32", 64, ())
+    ctx = BuildContext(Selector(SLOTS, [], CPU), "float32", "float32", 4, 64, further=True)
+    resolve_lazy(ARCHITECTURES[config.architecture])(config, ctx)
+    return ctx
+
+
+def test_its_ratio_lies_behind_those_of_the_layers():
+    for ratios, caches in (([0, 0, 0, 4], 5), ([0, 0, 0, 0], 1), ([0, 0, 0], 1), (None, 1)):
+        ctx = build(compress_ratios=ratios)
+        assert len(ctx.cache_layers) == LAYERS + caches
+        assert "mtp.0.attn.wq_a.weight" in ctx.weights.expected
+        assert "mtp.0.ffn.gate.tid2eid" not in ctx.weights.expected
+    for strange in ([0, 0, 0, 7], [0, 0, 0, [4]]):
+        with pytest.raises(CheckpointError, match=r"compress_ratios.*needs a list of 0, 4, 128"):
+            build(compress_ratios=strange)
 
 
 def test_trees_are_refused(published):
