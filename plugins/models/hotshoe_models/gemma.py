@@ -123,13 +123,22 @@ def build_gemma2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 def build_gemma3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Gemma3ForCausalLM."""
+    return DenseDecoder(gemma3_spec(config, ctx), ctx)
+
+
+def gemma3_spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
+    """Describe Gemma 3.
+
+    Raises:
+        CheckpointError: A value is missing, malformed or not supported.
+    """
     config = with_defaults(config, GEMMA3_DEFAULTS)
     if config.get("attn_logit_softcapping") is not None:
         raise refuse(config, "attn_logit_softcapping", "has no soft cap on attention scores")
     every = config.size("sliding_window_pattern", GEMMA3_PATTERN)
     types = layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
     config = replace(config, values={**config.values, **gemma3_rope(config)})
-    return DenseDecoder(_spec(config, ctx, types, GEMMA3_NAMES), ctx)
+    return _spec(config, ctx, types, GEMMA3_NAMES)
 
 
 def _spec(

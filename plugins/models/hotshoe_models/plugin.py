@@ -252,12 +252,15 @@ for _name, (_builder, _) in _ENCODERS.items():
     )
 ARCHITECTURES |= dict.fromkeys(ENCODER_CLASSIFIERS, "hotshoe_models.encoder_heads:build")
 ARCHITECTURES |= dict.fromkeys(TOKEN_CLASSIFIERS, "hotshoe_models.encoder_heads:build_tokens")
-ARCHITECTURES |= {"HF_ColBERT": "hotshoe_models.bert:build_colbert"}
+ARCHITECTURES |= {
+    "Gemma3TextModel": "hotshoe_models.gemma_encoder:build",
+    "HF_ColBERT": "hotshoe_models.bert:build_colbert",
+}
 ENCODERS = {
     f"{name}{use}": positions
     for name, (_, positions) in _ENCODERS.items()
     for use in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
-} | {"HF_ColBERT": 0}
+} | {"Gemma3TextModel": 0, "HF_ColBERT": 0}
 
 #: Positions of models whose published files may leave them out.
 LENGTHS = {

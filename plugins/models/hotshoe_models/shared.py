@@ -18,7 +18,11 @@ from hotshoe.layers import (
 )
 from hotshoe.slots import Quantized
 from hotshoe_models.mixers import MIXERS, AttentionMixer, Mixer, Rotaries
+from hotshoe_models.packed import PackedMixer
 from hotshoe_models.spec import DecoderSpec
+
+#: Every mixer by its name: those of tokens that come one by one, and that of whole prompts.
+KINDS = {**MIXERS, "packed": PackedMixer}
 
 
 class SharedMixer:
@@ -87,7 +91,7 @@ def build_mixer(
     """
     source = spec.layers[i].shares
     if source is None:
-        return MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
+        return KINDS[spec.layers[i].mixer](spec, ctx, i, rotaries)
     if source not in before:
         raise ConfigError(
             f"layer {i} reads the keys and values of layer {source}, which another stage holds; "

@@ -109,7 +109,7 @@ class LayerSpec:
         window: A query sees this many tokens, itself included; None sees all.
         sinks: Logits join the softmax's denominator, where `WeightNames.sinks` names them.
         chunk: A query sees its own chunk of this many tokens, up to itself; None for no chunks.
-        mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
+        mixer: What looks at other tokens, a name in `hotshoe_models.shared.KINDS`.
         mixture: Experts in the place of the MLP; None for none.
         mlp: There is an MLP behind the mixer.
         unit_qk: Each head's q and k are normed, without weights.
