@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import Attend, BetweenPieces
-from hotshoe.slots import Between, CacheView, GraphOp, SizedGraphOp, StepShape
+from hotshoe.slots import Between, CacheView, GraphOp, StepShape
 
 #: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
@@ -30,17 +30,6 @@ def graph_sizes(limit: int, sizes: Sequence[int] = BATCH_SIZES) -> tuple[int, ..
     return (*sizes[: bisect_left(sizes, largest)], largest)
 
 
-def decode_sizes(op: GraphOp, limit: int) -> tuple[int, ...]:
-    """Return the numbers of requests that decode steps are recorded for, the operation's own first.
-
-    Args:
-        op: Chosen candidate of slot `graph`.
-        limit: Requests of the largest step; 0 to record none.
-    """
-    sizes = op.sizes if isinstance(op, SizedGraphOp) else BATCH_SIZES
-    return graph_sizes(limit, sizes) if limit else ()
-
-
 class Recordings:
     """What replays a step, by padded size.
 
@@ -49,10 +38,10 @@ class Recordings:
 
     Attributes:
         offered: Those sizes that steps are padded to.
-        record: Records a step of one size, and returns what replays it.
+        record: Records a step of one size, and returns what replays it; None: it cannot be had.
     """
 
-    record: Callable[[int], Callable[[], Tensor]]
+    record: Callable[[int], Callable[[], Tensor] | None]
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
@@ -69,10 +58,17 @@ class Recordings:
         at = bisect_left(self.offered, number)
         return self.offered[at] if at < len(self.offered) else None
 
-    def make(self, size: int) -> None:
-        """Record a step of this size, if none was recorded yet."""
-        if size not in self._replays:
-            self._replays[size] = self.record(size)
+    def make(self, size: int) -> bool:
+        """Record a step of this size, if none was recorded yet; return whether one is there."""
+        if size not in self._replays and (replay := self.record(size)) is not None:
+            self._replays[size] = replay
+        return size in self._replays
+
+    def ready(self, number: int) -> int | None:
+        """Return what `size_for` does, recorded by now; a size that cannot be had is given up."""
+        while (size := self.size_for(number)) is not None and not self.make(size):
+            self.offered = [other for other in self.offered if other != size]
+        return size
 
     def replay(self, size: int) -> Tensor:
         """Repeat a recorded step over what its input tensors hold now."""

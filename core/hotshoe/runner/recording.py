@@ -15,12 +15,12 @@ from torch import Tensor
 from hotshoe.layers import Changes
 from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.forward import Forward, StagedInputs
-from hotshoe.runner.graphs import Pieces, Recordings
+from hotshoe.runner.graphs import BATCH_SIZES, Pieces, Recordings, graph_sizes
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.rows import Ints, StepInputs
 from hotshoe.runner.trees import RecordedTrees
-from hotshoe.slots import CommunicatorOp, TransferOp
+from hotshoe.slots import CommunicatorOp, GraphOp, SizedGraphOp, TransferOp
 
 _log = logging.getLogger(__name__)
 #: A fast device takes 0.03 s for a recording. One that takes so long would hold up requests.
@@ -29,6 +29,17 @@ RECORDING_S = 2.0
 TRIES = 3
 #: As `GraphOp.record`.
 Record: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+
+
+def decode_sizes(op: GraphOp, limit: int) -> tuple[int, ...]:
+    """Return the numbers of requests that decode steps are recorded for, the operation's own first.
+
+    Args:
+        op: Chosen candidate of slot `graph`.
+        limit: Requests of the largest step; 0 to record none.
+    """
+    sizes = op.sizes if isinstance(op, SizedGraphOp) else BATCH_SIZES
+    return graph_sizes(limit, sizes) if limit else ()
 
 
 class Recorder:
@@ -118,6 +129,8 @@ class Recorder:
         recordings.offered = recordings.sizes
         for size in reversed(others if self._every else ()):
             recordings.make(size)
+        if self._ranks[0] is None:  # ranks cannot do without a recording that others have
+            recordings.record = partial(_if_there_is_memory, record, of)
 
     def _is_slow(self, recordings: Recordings, sizes: Sequence[int]) -> bool:
         """Record the smallest of some sizes; return whether that takes too long, also for the next
@@ -149,3 +162,16 @@ class Recorder:
         assert in_place, "the inbox holds every step that is recorded"
         self._transfer.download([])()
         return staged
+
+
+def _if_there_is_memory(
+    record: Callable[[int], Callable[[], Tensor]], of: str, size: int
+) -> Callable[[], Tensor] | None:
+    """Record a step; None where the device has no memory for that any more, which a start had."""
+    try:
+        return record(size)
+    except torch.OutOfMemoryError:
+        _log.warning(
+            "no memory is left to record steps of %d %s; they are padded to more", size, of
+        )
+        return None

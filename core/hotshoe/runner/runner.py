@@ -270,12 +270,11 @@ class Runner:
             inputs = as_decodes(inputs, self._decodes[changes])
         slots, whole = self._padding_slots, inputs.decodes_only
         found = (self._decodes if whole else self._mixed)[changes]
-        size = found.size_for(len(inputs.positions))
+        size = found.ready(len(inputs.positions))
         if size is None:
             return inputs, None
         if self._adapters is not None and changes:
             self._adapters.pad(size, changes)
-        found.make(size)
         repeat = partial(found.replay, size)
         if whole:
             padded = inputs.padded(size, self._limits.max_num_seqs, slots)

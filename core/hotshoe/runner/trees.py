@@ -142,12 +142,11 @@ class RecordedTrees:
         self, inputs: StepInputs, forward: Forward
     ) -> tuple[StepInputs, Callable[[StepInputs, StagedInputs], tuple[Tensor, None]]] | None:
         """Return a step with trees as a recording holds it, and `replay`; None where none does."""
-        size = self.recordings.size_for(max(len(inputs.positions), len(inputs.rows) * self._each))
+        size = self.recordings.ready(max(len(inputs.positions), len(inputs.rows) * self._each))
         if size is None:
             return None
         if self._adapters is not None and self._changes:
             self._adapters.pad(size, self._changes)
-        self.recordings.make(size)
         return self.padded(inputs, size), partial(self.replay, forward, size)
 
     def padded(self, inputs: StepInputs, size: int) -> StepInputs:

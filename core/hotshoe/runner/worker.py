@@ -44,11 +44,12 @@ from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
-from hotshoe.runner.graphs import TOKEN_SIZES, decode_sizes, graph_sizes
+from hotshoe.runner.graphs import TOKEN_SIZES, graph_sizes
 from hotshoe.runner.heads import head_of, load_beside, on_device, wants_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
+from hotshoe.runner.recording import decode_sizes
 from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_steps, rehearse
 from hotshoe.runner.resting import Resting
 from hotshoe.runner.runner import Runner

@@ -7,14 +7,7 @@ import torch
 
 from hotshoe.layers.context import Attend
 from hotshoe.platform import DeviceFacts
-from hotshoe.runner.graphs import (
-    BATCH_SIZES,
-    TOKEN_SIZES,
-    Pieces,
-    Recordings,
-    decode_sizes,
-    graph_sizes,
-)
+from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, Pieces, Recordings, graph_sizes
 from hotshoe.slots import CacheView, GraphSpec, StepShape
 from hotshoe.slots.reference.graph import Graph
 
@@ -40,13 +33,6 @@ def test_few_sizes_cover_every_step_up_to_512_tokens(max_tokens: int) -> None:
     assert sizes[-1] == min(max_tokens, 512)
     assert len(sizes) <= 9
     assert max(b - a for a, b in zip((0, *sizes), sizes, strict=False)) <= 64
-
-
-def test_an_operation_may_have_sizes_of_its_own() -> None:
-    op = Graph(GraphSpec(4), FACTS)
-    assert decode_sizes(op, 40) == (1, 2, 4, 8, 16, 32, 40) and decode_sizes(op, 0) == ()
-    op.sizes = range(1, 4)
-    assert decode_sizes(op, 40) == (1, 2, 3) and decode_sizes(op, 2) == (1, 2)
 
 
 @pytest.mark.parametrize("sizes", [BATCH_SIZES, TOKEN_SIZES])

@@ -12,6 +12,16 @@ from hotshoe.runner.graphs import Recordings
 CPU = torch.device("cpu")
 
 
+def test_an_operation_may_have_sizes_of_its_own() -> None:
+    op = SimpleNamespace()
+    assert (
+        recording.decode_sizes(op, 40) == (1, 2, 4, 8, 16, 32, 40)
+        and recording.decode_sizes(op, 0) == ()
+    )
+    op.sizes = range(1, 4)
+    assert recording.decode_sizes(op, 40) == (1, 2, 3) and recording.decode_sizes(op, 2) == (1, 2)
+
+
 class Recorder(recording.Recorder):
     """Notes sizes, and whether these were prepared for adapters."""
 
@@ -42,9 +52,39 @@ def test_the_largest_comes_first_then_the_smallest_and_others_when_wanted() -> N
     assert recorder.made == [8, 1]
     assert [recordings.size_for(n) for n in (1, 2, 3, 8, 9)] == [1, 2, 4, 8, None]
     for _ in range(2):
-        recordings.make(4)
+        assert recordings.ready(3) == 4
         assert recordings.replay(4) == 4
     assert recorder.made == [8, 1, 4]
+
+
+def test_a_size_for_which_memory_is_lacking_is_padded_to_the_next(caplog) -> None:
+    recorder = Recorder()
+    recordings = recorder.begin((1, 2, 4, 8))
+    lacking = [2]
+
+    def note(function):
+        if int(function()) in lacking:
+            raise torch.OutOfMemoryError
+        return lambda: torch.zeros(1)
+
+    recorder._record = note
+    assert [recordings.ready(n) for n in (1, 2, 2, 3, 9)] == [1, 4, 4, 4, None]
+    assert caplog.text.count("no memory is left to record steps of 2 decoding requests") == 1
+    lacking.append(16)
+    with pytest.raises(torch.OutOfMemoryError):  # which a start tells
+        recorder.begin((1, 16))
+
+
+def test_ranks_do_not_go_on_without_a_recording() -> None:
+    recorder = Recorder(group=SimpleNamespace(all_reduce=lambda own: own))
+    recordings = recorder.begin((1, 2, 4))
+
+    def lack(function):
+        raise torch.OutOfMemoryError
+
+    recorder._record = lack
+    with pytest.raises(torch.OutOfMemoryError):
+        recordings.ready(2)
 
 
 def test_one_size_or_none() -> None:
