@@ -4,15 +4,21 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import activate, largest_bits, quantize_row, row_scale
+from hotshoe_triton.kernels.elementwise import (
+    activate,
+    largest_bits,
+    quantize_row,
+    rounded,
+    row_scale,
+)
 
 
 @triton.jit
 def gated(x_ptr, at, there, SIZE: tl.constexpr, ACTIVATION: tl.constexpr):
-    """Return act(gate) * up at some columns of a row, rounded to the model's type."""
+    """Return act(gate) * up at some columns of a row, rounded to the model's type, as float32."""
     gate = tl.load(x_ptr + at, mask=there, other=0.0)
     up = tl.load(x_ptr + SIZE + at, mask=there, other=0.0).to(tl.float32)
-    return (activate(gate.to(tl.float32), ACTIVATION) * up).to(gate.dtype)
+    return rounded(activate(gate.to(tl.float32), ACTIVATION) * up, gate.dtype)
 
 
 @triton.jit
@@ -26,7 +32,7 @@ def gated_activation(
     there = column < SIZE
     wait(CHAINED)
     y = gated(x_ptr + row * x_stride, column, there, SIZE, ACTIVATION)
-    tl.store(out_ptr + row * SIZE + column, y, mask=there)
+    tl.store(out_ptr + row * SIZE + column, y.to(x_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -41,16 +47,16 @@ def gated_activation_quant(
     x_ptr += row * x_stride
     column = tl.arange(0, BLOCK)
     wait(CHAINED)
-    y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION).to(tl.float32)
+    y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION)
     largest = largest_bits(y)
     for first in range(BLOCK, SIZE, BLOCK):
         more = gated(x_ptr, first + column, first + column < SIZE, SIZE, ACTIVATION)
-        largest = tl.maximum(largest, largest_bits(more.to(tl.float32)))
+        largest = tl.maximum(largest, largest_bits(more))
     scale = row_scale(largest, LIMIT)
     tl.store(scale_ptr + row, scale)
     q = quantize_row(y, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, q, mask=column < SIZE)
     for first in range(BLOCK, SIZE, BLOCK):
         more = gated(x_ptr, first + column, first + column < SIZE, SIZE, ACTIVATION)
-        q = quantize_row(more.to(tl.float32), scale, LIMIT, out_ptr.dtype.element_ty)
+        q = quantize_row(more, scale, LIMIT, out_ptr.dtype.element_ty)
         tl.store(out_ptr + row * SIZE + first + column, q, mask=first + column < SIZE)

@@ -31,8 +31,21 @@ def sigmoid(x):
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1 + exp(-x)], tl.float32, is_pure=True, pack=1
         )
     else:
-        grown = tl.exp2(-tl.abs(x) * LOG2E)
-        y = tl.where(x >= 0, 1.0, grown) / (1 + grown)
+        y = 1 / (1 + tl.exp2(tl.minimum(x * -LOG2E, 126.0)))
+    return y
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """Return float32 values as they are once rounded to a type."""
+    if cuda_capability_geq(9) and dtype == tl.bfloat16:
+        # The compiler rounds one by one where it widens again, by the unit that makes exponentials.
+        y = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $1, $3, $2; shl.b32 $0, $1, 16; and.b32 $1, $1, 0xffff0000;",
+            "=&r,=&r,r,r", [x], tl.float32, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        y = x.to(dtype).to(tl.float32)
     return y
 
 
@@ -40,7 +53,7 @@ def sigmoid(x):
 def activate(x, ACTIVATION: tl.constexpr):
     """Return silu, gelu or gelu_tanh of float32 values."""
     if ACTIVATION == "silu":
-        y = x / (1 + tl.exp2(tl.minimum(x * -LOG2E, 126.0)))
+        y = x * sigmoid(x)
     elif ACTIVATION == "gelu":
         y = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
     else:

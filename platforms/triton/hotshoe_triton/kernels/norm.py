@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import largest_bits, quantize_row, row_scale
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize_row, rounded, row_scale
 
 
 @triton.jit
@@ -27,17 +27,17 @@ def rms_norm(
     if ADD:
         residual_ptrs = residual_ptr + row * residual_stride + column
         total = tl.load(residual_ptrs, mask=there, other=0.0).to(tl.float32) + RESIDUAL_SCALE * x
-        rounded = total.to(loaded.dtype)
-        tl.store(residual_ptrs, rounded, mask=there)
-        x = rounded.to(tl.float32)
+        kept = total.to(loaded.dtype)
+        tl.store(residual_ptrs, kept, mask=there)
+        x = kept.to(tl.float32)
     inverse = tl.rsqrt(tl.sum(x * x, 0) / SIZE + EPS)
-    y = (x * inverse * weight).to(loaded.dtype)
+    y = x * inverse * weight
     if LIMIT > 0:
-        wide = tl.where(there, y.to(tl.float32), 0.0)
+        wide = tl.where(there, rounded(y, loaded.dtype), 0.0)
         scale = row_scale(largest_bits(wide), LIMIT)
         tl.store(scale_ptr + row, scale)
         y = quantize_row(wide, scale, LIMIT, out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * SIZE + column, y, mask=there)
+    tl.store(out_ptr + row * SIZE + column, y.to(out_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit
