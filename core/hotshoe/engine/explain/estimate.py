@@ -133,6 +133,8 @@ def cache_need(config: ResolvedConfig, info: WorkerInfo) -> Need:
     """Plan the cache as start-up would; a plan that fails says why."""
     caches = info.caches
     assert caches is not None
+    if not caches.groups:
+        return Need("KV cache", 0, "none is needed: a step takes all of a prompt")
     try:
         blocks = plan_cache(config, info)
     except MemoryLimitError as error:

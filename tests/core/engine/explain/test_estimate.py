@@ -128,3 +128,9 @@ def test_empty_places_are_counted() -> None:
     specs = [CacheSpec("full", 16, part)] * 10 + [CacheSpec("window", 16, part, 32)] * 9
     uses = group_uses(config, lay_out(specs, 64, 16))
     assert [(g.empty_places, g.places, g.wasted_bytes) for g in uses] == [(0, 10, 0), (1, 10, 40)]
+
+
+def test_a_model_without_caches_needs_none() -> None:
+    config = EngineConfig(max_model_len=64, max_num_batched_tokens=64)
+    need = cache_need(config, paper_info(lay_out([], 64, 64), 1000, MemoryBudget(10**6)))
+    assert need.bytes == 0 and "takes all of a prompt" in need.note
