@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -25,8 +25,8 @@ from hotshoe.slots import CommunicatorOp, GraphOp, SizedGraphOp, TransferOp
 _log = logging.getLogger(__name__)
 #: A fast device takes 0.03 s for a recording. One that takes so long would hold up requests.
 RECORDING_S = 2.0
-#: Sizes in a row that have to take so long.
-TRIES = 3
+#: Times in a row that one size has to take so long; the first may wait for kernels.
+TRIES = 2
 #: As `GraphOp.record`.
 Record: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
@@ -53,6 +53,8 @@ class Recorder:
         adapters: Of rows; None for none. What a step's adapters are is set before it is padded, so
             that all sizes are recorded at once.
         ranks: Those that take part in each step, None for one, and the device where they agree.
+            Nobody has rehearsed with several, so that a recording may have kernels to compile. All
+            sizes are recorded at once then.
         every: Record all sizes at once in any case.
     """
 
@@ -69,7 +71,7 @@ class Recorder:
         self._slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._stage, (self._record, self._transfer) = stage, ops
         self._adapters, self._ranks = adapters, ranks
-        self._every = every or adapters is not None
+        self._every = every or adapters is not None or ranks[0] is not None
 
     def decodes(
         self, decodes: Recordings, changes: Changes, decode: Callable[[StagedInputs], Tensor]
@@ -121,7 +123,7 @@ class Recorder:
         recordings.record = record
         *others, largest = recordings.sizes
         recordings.make(largest)
-        if self._is_slow(recordings, others):
+        if others and self._is_slow(recordings, record, others[0]):
             recordings.offered = [largest]
             said = "recording a step takes more than %g s; those of fewer than %d %s are padded"
             _log.warning(said, RECORDING_S, largest, of)
@@ -132,15 +134,16 @@ class Recorder:
         if self._ranks[0] is None:  # ranks cannot do without a recording that others have
             recordings.record = partial(_if_there_is_memory, record, of)
 
-    def _is_slow(self, recordings: Recordings, sizes: Sequence[int]) -> bool:
-        """Record the smallest of some sizes; return whether that takes too long, also for the next
-        ones, as the first may wait for a kernel."""
-        for size in sizes[:TRIES]:
+    def _is_slow(
+        self, recordings: Recordings, record: Callable[[int], Callable[[], Tensor]], size: int
+    ) -> bool:
+        """Record a size; return whether that takes too long, also once it waits for no kernel."""
+        for _ in range(TRIES):
             began = time.monotonic()
-            recordings.make(size)
+            recordings.keep(size, record(size))
             if not self._anywhere(time.monotonic() - began > RECORDING_S):
                 return False
-        return bool(sizes)
+        return True
 
     def _anywhere(self, own: bool) -> bool:
         """Return whether it is so on any rank: all record a size, or none."""
