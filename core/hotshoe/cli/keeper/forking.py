@@ -166,7 +166,9 @@ def _stay(connection: socket.socket, child: int) -> None:
     heard.register(watched, select.POLLIN)
     heard.register(connection, select.POLLIN)
     while not any(number == watched for number, _ in heard.poll()):
-        numbers = connection.recv(64)
+        numbers = b""
+        with contextlib.suppress(ConnectionResetError):
+            numbers = connection.recv(64)
         for number in numbers or [signal.SIGKILL]:  # a client that was killed says no more
             if number in SIGNALS or not numbers:
                 signal.pidfd_send_signal(watched, number)

@@ -108,7 +108,8 @@ def _open_streams() -> None:
     """Open the standard streams as a start of Python does."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
-        options = {"encoding": before.encoding, "errors": before.errors} if before else {}
+        names = ("encoding", "errors", "write_through")
+        options = {name: getattr(before, name) for name in names} if before else {}
         raw = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115 - for good
         at_once = number == 2 or raw.isatty()
         stream = io.TextIOWrapper(raw, line_buffering=at_once, **options)
