@@ -1,4 +1,4 @@
-"""Candidate `flash3` of slot `attention`: prompts by FlashAttention 3, decoding by Triton.
+"""Candidate `flash3` of slot `attention`: prompts by FlashAttention 3, the rest as `streaming`.
 
 The package is taken where it is installed, and imported when an operation is built, never to find
 out whether it is there. Blocks are handed over where they lie, as strided views. Source:
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
+from hotshoe_cuda import decode
 from hotshoe_triton import attention
 from hotshoe_triton.packages import hindrance
 
@@ -54,7 +55,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     return accept_unless(refusals, SCORE, "FlashAttention 3 for prompts")
 
 
-class Attention(attention.Attention):
+class Attention(decode.Attention):
     """See `hotshoe.slots.AttentionOp`. Building it starts the kernel once."""
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:

@@ -1,7 +1,8 @@
-"""Candidate `streaming` of slot `attention`: prompts on sm_90 by warpgroups that divide the work.
+"""Candidate `streaming` of slot `attention`, on sm_90: prompts by warpgroups that divide the work,
+requests with one query by warps that have keys of their own (`decode`).
 
-Steps that only decode go through the portable kernel, whose cache it reads; so do prompts over a
-cache that the copy engine cannot read.
+Prompts over a cache of 8 bits, or over one that the copy engine cannot read, go through the
+portable kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionSpec, Verdict, accept_unless
+from hotshoe_cuda import decode
 from hotshoe_cuda.linear import missing_gluon
-from hotshoe_triton import attention
+from hotshoe_triton import attention, kv
 from hotshoe_triton.attention import REQUEST_BLOCKS, zeroed
 from hotshoe_triton.device import next_power_of_2
 
@@ -63,24 +65,28 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     if not paged.accepted:
         return paged
     missing = missing_gluon(facts)
+    narrow = spec.kv_dtype in kv.LIMITS
     refusals = {
         missing: bool(missing),
-        f"kv_dtype {spec.kv_dtype}: its tiles are copied as they are multiplied": spec.kv_dtype
-        != spec.dtype,
+        f"kv_dtype {spec.kv_dtype} is left to the portable kernel with such heads": narrow
+        and not decode.serves(spec, facts),
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         "scores do not fall with the distance (ALiBi)": spec.alibi is not None,
     }
+    if narrow:
+        return accept_unless(refusals, SCORE, "warps with keys of their own for single queries")
     slow = tiling_of(spec) in SMALL_BLOCKS.values()
     return accept_unless(
         refusals, LOWER if slow else SCORE, "warpgroups that divide the work for prompts"
     )
 
 
-class Attention(attention.Attention):
+class Attention(decode.Attention):
     """See `hotshoe.slots.AttentionOp`.
 
     Args:
         prompts: Tiling to use instead of the shipped one.
+        ring: As `decode.Attention` has it.
         stream: False where the kernel is not there: all is the portable ones' then.
     """
 
@@ -90,10 +96,12 @@ class Attention(attention.Attention):
         facts: DeviceFacts,
         prompts: Tiling | None = None,
         stream: bool = True,
+        ring: decode.Tiling | None = None,
     ) -> None:
-        super().__init__(spec, facts)
-        self._streams, self._units = stream, facts.compute_units
-        if not stream:
+        super().__init__(spec, facts, ring)
+        self._streams = stream and spec.kv_dtype == spec.dtype
+        self._units = facts.compute_units
+        if not self._streams:
             return
         from hotshoe_cuda.kernels.prompt import prompt_attention
 

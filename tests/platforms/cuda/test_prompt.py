@@ -29,6 +29,7 @@ from hotshoe_triton.device import ARCHS
 
 H200 = device_facts("sm_90", units=132)
 SPEC = AttentionSpec(4, 2, 64, "bfloat16", "bfloat16", 16, 0.125)
+FP8 = {"kv_dtype": "float8_e4m3fn", "kv_scales": "tensor"}
 #: Tiles of queries that begin and end inside requests; one request that decodes.
 STEPS = [(9, 33), (1, 50), (200, 300), (2, 2)]
 
@@ -151,7 +152,8 @@ def test_steps_that_only_decode_are_the_portable_kernels(stand_in: StandIn) -> N
         ({}, "sm_90", ""),
         ({"head_dim": 256, "window": 40, "softcap": 5.0, "sinks": True}, "sm_90", ""),
         ({"alibi": Alibi(4)}, "sm_90", "ALiBi"),
-        ({"kv_dtype": "float8_e4m3fn", "kv_scales": "tensor"}, "sm_90", "copied as they are"),
+        ({**FP8, "num_heads": 32, "num_kv_heads": 8}, "sm_90", "keys of their own"),
+        (FP8, "sm_90", "float8_e4m3fn is left to the portable kernel"),
         ({"dtype": "float32", "kv_dtype": "float32"}, "sm_90", "float32 is not one of"),
         ({"block_size": 48}, "sm_90", "block_size 48"),
         ({}, "sm_100", "sm_100 lacks sm_90's wgmma"),
@@ -162,7 +164,8 @@ def test_verdicts(
 ) -> None:
     monkeypatch.setattr(knobs.runtime, "interpret", False)
     verdict = prompt.supports(replace(SPEC, **changes), device_facts(arch))
-    assert verdict.accepted == (not reason) and reason in verdict.reason
+    accepted = reason in ("", "keys of their own")
+    assert verdict.accepted == accepted and reason in verdict.reason
 
 
 def test_it_is_refused_where_kernels_are_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +269,8 @@ def test_which_candidate_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(head_dim=96) == chosen(head_dim=128) == "cudnn"  # blocks of 16
     assert chosen(head_dim=128, block_size=32) == chosen(head_dim=128, window=512) == "streaming"
     assert chosen(alibi=Alibi(4)) == "triton"
+    narrow = {"kv_dtype": "int8", "kv_scales": "token", "num_heads": 32, "num_kv_heads": 8}
+    assert chosen(**narrow) == "streaming" and chosen(head_dim=256, **narrow) == "triton"
 
 
 def test_cudnn_streams_what_it_does_not_compute(
