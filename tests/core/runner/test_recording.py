@@ -77,14 +77,17 @@ def test_a_size_for_which_memory_is_lacking_is_padded_to_the_next(caplog) -> Non
 
 def test_ranks_do_not_go_on_without_a_recording() -> None:
     recorder = Recorder(group=SimpleNamespace(all_reduce=lambda own: own))
-    recordings = recorder.begin((1, 2, 4))
+    note = recorder._record
 
     def lack(function):
-        raise torch.OutOfMemoryError
+        if function() == 2:
+            raise torch.OutOfMemoryError
+        return note(function)
 
     recorder._record = lack
     with pytest.raises(torch.OutOfMemoryError):
-        recordings.ready(2)
+        recorder.begin((1, 2, 4))
+    assert recorder.made == [4, 1]
 
 
 def test_one_size_or_none() -> None:
