@@ -24,11 +24,12 @@ from hotshoe.slots import QuantSpec
 from hotshoe_quantization.fp4 import BYTES
 from hotshoe_quantization.stored import (
     Axis,
+    Needless,
     Pieces,
     Scheme,
     Shape,
     StoredFormat,
-    WithoutZeros,
+    Without,
     finite,
 )
 from hotshoe_quantization.values import Values, skips
@@ -97,7 +98,7 @@ class BitsAndBytes(StoredFormat):
         """Return a source that has plain numbers for four bits, and the rest as it is."""
         if self._kind != "int8":
             return _Decoded(source, self._kind)
-        return WithoutZeros(source, lambda name: name.endswith(".weight_format"), ORDER)
+        return Without(source, Needless(lambda name: name.endswith(".weight_format"), ORDER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from hotshoe_quantization.stored import (
     has_kv_scales,
     ordered,
     whole_inputs,
+    zero_points,
 )
 from hotshoe_quantization.unpack import signed, unpack
 from hotshoe_quantization.values import Values, matches_regex
@@ -39,6 +40,7 @@ UNUSED = (
     r"\.(weight|input|output)_zero_point$",
     r"\.input_global_scale$",
 )
+ZEROS = (".weight_zero_point", ".input_zero_point")
 CLASS = "Linear"
 
 
@@ -121,7 +123,8 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
             )
         return next(iter(named or of_class), None)
 
-    return StoredFormat(scheme, UNUSED, kv_scales=has_kv_scales(values))
+    needless = zero_points(scheme, ZEROS)
+    return StoredFormat(scheme, UNUSED, kv_scales=has_kv_scales(values), needless=needless)
 
 
 def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | None]:

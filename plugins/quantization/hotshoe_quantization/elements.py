@@ -10,7 +10,16 @@ import torch
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.fp4 import EXPONENTS, power
-from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, by_rows, check_group, finite
+from hotshoe_quantization.stored import (
+    EXPERTS,
+    Axis,
+    Pieces,
+    Shape,
+    by_rows,
+    check_group,
+    finite,
+    positive,
+)
 
 DTYPES = {"int4": torch.int8, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
 ZEROS = frozenset({torch.int8, torch.int32})
@@ -83,7 +92,7 @@ class Elements:
             for name in {"weight_scale", "weight_zero_point"} & made.keys():
                 made[name] = by_rows(made[name], made["weight"])
         if "input_scale" in made:
-            made["input_scale"] = finite(layer, "input_scale", made["input_scale"])
+            made["input_scale"] = positive(layer, "input_scale", made["input_scale"])
         return made
 
 

@@ -20,6 +20,7 @@ from hotshoe_quantization.fp4 import PAIRS
 from hotshoe_quantization.stored import (
     WORDS,
     Axis,
+    Needless,
     PackedInputs,
     Pieces,
     Scheme,
@@ -36,6 +37,8 @@ from hotshoe_quantization.values import Values, holds, matches_regex
 
 #: Bits of GPTQ's integers.
 BITS = (2, 3, 4, 8)
+#: The group of each column.
+ORDER = ".g_idx"
 #: Where the i-th of eight neighboring outputs lies in an AWQ word.
 AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
@@ -196,7 +199,18 @@ def read_gptq(config: Mapping[str, Any]) -> StoredFormat:
                 return other
         return None if holds(kept, layer) else scheme
 
-    return StoredFormat(choose, (r"\.g_idx$",))
+    def has(name: str) -> bool:
+        scheme = choose(name.removesuffix(ORDER)) if name.endswith(ORDER) else None
+        return isinstance(scheme, Gptq) and not scheme.weight.permuted
+
+    why = "has columns out of order, though quantization_config has no desc_act"
+    return StoredFormat(choose, (r"\.g_idx$",), needless=Needless(has, why, _in_order))
+
+
+def _in_order(groups: Tensor) -> bool:
+    """Tell whether columns lie group by group."""
+    size = max(int((groups == 0).sum()), 1)
+    return torch.equal(groups, torch.arange(len(groups), dtype=groups.dtype) // size)
 
 
 def awq(values: Values) -> Awq:

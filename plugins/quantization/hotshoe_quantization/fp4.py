@@ -14,10 +14,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, check_group, finite
+from hotshoe_quantization.stored import (
+    EXPERTS,
+    Axis,
+    Pieces,
+    Shape,
+    check_group,
+    finite,
+    positive,
+)
 from hotshoe_quantization.unpack import from_fp4, unpack
 
 BYTES = frozenset({torch.uint8})
@@ -101,12 +108,7 @@ class Fp4:
             made = [1 / scale.float() if self.divides else scale.float() for scale in tensors]
             known = [(one > 0) & one.isfinite() for one in made]
             return [one.where(there, 0.0) for one, there in zip(made, known, strict=True)]
-        wide = finite(layer, self.x_whole, tensors)
-        if not all(bool((scale > 0).all()) for scale in wide):
-            raise CheckpointError(
-                f"{layer}.{self.x_whole}, or that of a matrix stacked with it, is not positive, so "
-                "x cannot be quantized by it; fetch or export the checkpoint again"
-            )
+        wide = positive(layer, self.x_whole, tensors)
         return [1 / scale if self.divides else scale for scale in wide]
 
 

@@ -16,7 +16,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
 from hotshoe_quantization.fp4 import MXFP4, Fp4
-from hotshoe_quantization.stored import Scheme, StoredFormat
+from hotshoe_quantization.stored import Scheme, StoredFormat, zero_points
 from hotshoe_quantization.values import Values, matches_pattern, matches_regex
 
 NUMBERS = {"fp8_e4m3": "fp8_e4m3", "int8": "int8", "fp4": "fp4"}
@@ -30,6 +30,7 @@ ROTATIONS = ("rotation", "quarot", "spinquant")
 #: Scales of keys and values.
 RENAMES = ((r"\.(k|v)_proj\.output_scale$", r".\1_scale"),)
 UNUSED = (r"\.(weight|input|output|bias)_zero_point$",)
+ZEROS = (".weight_zero_point", ".input_zero_point")
 WHERE = "quantization_config"
 
 
@@ -67,7 +68,8 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
 
     kv_scales = bool(caches) and all(_has_scale(cache) for cache in caches.values())
     unused = (*UNUSED, r"\.input_scale$") if _stays(default, schemes) else UNUSED
-    return StoredFormat(choose, unused, RENAMES if kv_scales else (), kv_scales)
+    needless = zero_points(choose, ZEROS)
+    return StoredFormat(choose, unused, RENAMES if kv_scales else (), kv_scales, needless)
 
 
 def _check_algorithms(values: Values) -> None:

@@ -67,6 +67,7 @@ class StoredFormat(WeightFormat):
         unused: Names of tensors that nothing here needs, as regular expressions.
         renames: As `WeightFormat.renames`.
         kv_scales: The checkpoint has scales of keys and values, one for each attention block.
+        needless: Names of tensors that must say that there is nothing more to compute.
     """
 
     online = False
@@ -77,8 +78,11 @@ class StoredFormat(WeightFormat):
         unused: Sequence[str] = (),
         renames: Sequence[tuple[str, str]] = (),
         kv_scales: bool = False,
+        needless: Needless | None = None,
     ) -> None:
         self.scheme = scheme
+        if needless is not None:
+            self.decode = lambda source: Without(source, needless)
         self.unused = (*OTHER_SCALES, *unused)
         self.renames = (*renames, *(KV_RENAMES if kv_scales else ()))
         self.kv_scales = KV_NAMES if kv_scales else None
@@ -121,25 +125,70 @@ def _numbered(name: str) -> str:
     return name[max(name.find("layers."), 0) :]
 
 
-class WithoutZeros:
-    """A source without some tensors, which only say that nothing is to be added or reordered.
+def _all_zero(tensor: Tensor) -> bool:
+    return not bool(tensor.any())
+
+
+@dataclass(frozen=True, slots=True)
+class Needless:
+    """Tensors that only say that nothing is to be added or reordered, and have to say so.
+
+    Attributes:
+        has: Tells by name which ones.
+        why: What is wrong where one says otherwise.
+        neutral: Tells whether one says so.
+    """
+
+    has: Callable[[str], bool]
+    why: str
+    neutral: Callable[[Tensor], bool] = _all_zero
+
+
+def _nothing_added(zeros: Tensor) -> bool:
+    """Tell whether zero points are 0, or in words of unsigned integers the middle of their bits."""
+    middles = (0x80, 0x88) if zeros.dtype == torch.int32 else ()
+    return zeros.contiguous().view(torch.uint8).unique().tolist() in (
+        [],
+        [0],
+        *([m] for m in middles),
+    )
+
+
+def zero_points(scheme: Callable[[str], Scheme | None], endings: Sequence[str]) -> Needless:
+    """Return the zero points of weights whose scheme has none.
+
+    Args:
+        scheme: Says how a layer is stored.
+        endings: Of names, behind the layer's.
+    """
+
+    def has(name: str) -> bool:
+        layer = next((name.removesuffix(end) for end in endings if name.endswith(end)), None)
+        weight = None if layer is None else getattr(scheme(layer), "weight", None)
+        return isinstance(weight, QuantSpec) and weight.symmetric
+
+    why = "is not zero, though quantization_config means symmetric numbers"
+    return Needless(has, why, _nothing_added)
+
+
+class Without:
+    """A source without needless tensors.
 
     Args:
         source: The files'.
-        needless: Tells by name which ones.
-        why: What is wrong where one is not zero.
+        needless: Those that are left out.
 
     Raises:
-        CheckpointError: One is not.
+        CheckpointError: One is needed.
     """
 
-    def __init__(self, source: TensorSource, needless: Callable[[str], bool], why: str) -> None:
+    def __init__(self, source: TensorSource, needless: Needless) -> None:
         self._names = []
         for name in source.names():
-            if not needless(name):
+            if not needless.has(name):
                 self._names.append(name)
-            elif bool(source.tensor(name).any()):
-                raise CheckpointError(f"{name} {why}; export the checkpoint again")
+            elif not needless.neutral(source.tensor(name)):
+                raise CheckpointError(f"{name} {needless.why}; export the checkpoint again")
         self.tensor, self.taken = source.tensor, source.taken
         if isinstance(source, Described):
             self.stored = source.stored
@@ -243,6 +292,21 @@ def finite(layer: str, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         raise CheckpointError(
             f"{layer}.{name}, or that of a matrix stacked with it, holds NaN or infinity; fetch or "
             "export the checkpoint again"
+        )
+    return wide
+
+
+def positive(layer: str, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return scales by which x is divided, in float32.
+
+    Raises:
+        CheckpointError: One is not positive, or not finite.
+    """
+    wide = finite(layer, name, tensors)
+    if not all(bool((tensor > 0).all()) for tensor in wide):
+        raise CheckpointError(
+            f"{layer}.{name}, or that of a matrix stacked with it, is not positive, so x "
+            "cannot be quantized by it; fetch or export the checkpoint again"
         )
     return wide
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
-from hotshoe.loader.sources import TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
 from hotshoe_quantization.fp4 import PAIRS
@@ -24,9 +23,9 @@ from hotshoe_quantization.stored import (
     Scheme,
     Shape,
     StoredFormat,
-    WithoutZeros,
     check_group,
     finite,
+    zero_points,
 )
 from hotshoe_quantization.unpack import signed, unpack
 from hotshoe_quantization.values import Values, matches_regex, skips
@@ -84,25 +83,6 @@ class Plain4:
         }
 
 
-class TorchAo(StoredFormat):
-    """See `hotshoe.layers.WeightFormat`."""
-
-    def decode(self, source: TensorSource) -> TensorSource:
-        """Leave out zero points of what has none.
-
-        Raises:
-            CheckpointError: One is not zero.
-        """
-
-        def needless(name: str) -> bool:
-            scheme = self.scheme(name.removesuffix(ZEROS)) if name.endswith(ZEROS) else None
-            return isinstance(scheme, Elements) and scheme.weight.symmetric
-
-        return WithoutZeros(
-            source, needless, "is not zero, though config.json means symmetric numbers"
-        )
-
-
 def read(config: Mapping[str, Any]) -> StoredFormat:
     """Read a `quantization_config` of torchao.
 
@@ -119,7 +99,11 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
     if not isinstance(kinds, Mapping) or list(kinds) != ["default"]:
         values.refuse("quant_type", f"must be an object with default alone, not {kinds!r}")
     choose = _choice(kinds["default"], "quantization_config.quant_type.default")
-    return TorchAo(lambda layer: None if skips(kept, layer) else choose(layer), renames=RENAMES)
+
+    def scheme(layer: str) -> Scheme | None:
+        return None if skips(kept, layer) else choose(layer)
+
+    return StoredFormat(scheme, renames=RENAMES, needless=zero_points(scheme, (ZEROS,)))
 
 
 def _choice(made: object, where: str) -> Callable[[str], Scheme | None]:
@@ -152,7 +136,7 @@ def _choice(made: object, where: str) -> Callable[[str], Scheme | None]:
 def _scheme(values: Values) -> Scheme:
     """Return how layers are stored that one configuration has made."""
     kind = values.get("_type")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         values.refuse("_type", f"is read as {' or '.join(KINDS)}, not {kind!r}")
     if values.get("_version", default=1) != 2:
         values.refuse("_version", "must be 2; quantize the model again with a newer torchao")

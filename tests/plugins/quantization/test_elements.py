@@ -115,6 +115,14 @@ def test_scales_are_finite(bad: float, which: str) -> None:
         ctx.weights.feed(f"a.{last[0]}", last[1])
 
 
+@pytest.mark.parametrize("bad", [0.0, -1.0])
+def test_scales_of_x_are_positive(bad: float) -> None:
+    scheme = Elements(QuantSpec("int8", "channel"), QuantSpec("int8", "tensor"))
+    scales = {"weight_scale": [torch.ones(8, 1)], "input_scale": [torch.tensor([bad])]}
+    with pytest.raises(CheckpointError, match=r"a\.input_scale, .* is not positive"):
+        scheme.canonical("a", {"weight": [torch.ones(8, 8, dtype=torch.int8)]} | scales)
+
+
 def test_scales_of_another_shape_are_refused() -> None:
     ctx = context(QuantSpec("fp8_e4m3", "channel"), None)
     Linear(ctx, Matrix(ctx, [("a", 8)], 8, outputs=ctx.split("rows", Section(8))))

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from tests.plugins.quantization.test_checkpoints import quark as quark_config
+from tests.plugins.quantization.test_checkpoints import quark_spec
 from tests.plugins.quantization.writers import gptq
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import Share
-from hotshoe_quantization import auto_round, compressed, four_bits, fp8
+from hotshoe.layers import Share, WeightFormat
+from hotshoe.loader.sources import Stream
+from hotshoe_quantization import auto_round, compressed, four_bits, fp8, quark
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
@@ -229,6 +232,40 @@ def test_malformed_expressions() -> None:
     stored = compressed.read(grouped(ignore=["re:*"]))
     with pytest.raises(CheckpointError, match=r"ignore holds the malformed .* '\*'"):
         stored.storage("a", (64, 64))
+
+
+def decoded(stored: WeightFormat, **tensors: torch.Tensor) -> list[str]:
+    """Return which names are left of a layer's tensors."""
+    assert stored.decode is not None
+    source = Stream([(f"model.layers.0.a.{name}", tensor) for name, tensor in tensors.items()])
+    return [name.removeprefix("model.layers.0.a.") for name in stored.decode(source).names()]
+
+
+def test_columns_that_belie_the_order() -> None:
+    in_order = torch.arange(64, dtype=torch.int32) // 32
+    plain = four_bits.read_gptq(GPTQ)
+    assert decoded(plain, qweight=torch.ones(1), g_idx=in_order) == ["qweight"]
+    with pytest.raises(CheckpointError, match="g_idx has columns out of order, though"):
+        decoded(plain, g_idx=in_order.flip(0))
+    assert decoded(four_bits.read_gptq(GPTQ | {"desc_act": True}), g_idx=in_order) == ["g_idx"]
+    by_row = four_bits.read_gptq(GPTQ | {"group_size": -1, "desc_act": True})
+    assert decoded(by_row, g_idx=torch.zeros(64, dtype=torch.int32)) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "middle"),
+    [
+        (compressed.read(grouped()), -2004318072),
+        (quark.read(quark_config(quark_spec("int8", "per_channel"))), 0),
+    ],
+)
+def test_zero_points_that_nobody_asks_for(stored: WeightFormat, middle: int) -> None:
+    zeros = torch.full((4, 2), middle, dtype=torch.int32)
+    assert decoded(stored, weight_zero_point=zeros, weight=zeros) == ["weight"]
+    assert decoded(stored, weight_zero_point=torch.zeros(4, 1, dtype=torch.int8)) == []
+    for name in ("weight_zero_point", "input_zero_point"):
+        with pytest.raises(CheckpointError, match=f"{name} is not zero, though"):
+            decoded(stored, **{name: torch.full((4, 2), 3, dtype=torch.int8)})
 
 
 def test_zero_points_that_belie_symmetry() -> None:

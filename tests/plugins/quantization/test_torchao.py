@@ -109,6 +109,7 @@ def test_scales_of_four_bits_are_numbers(name: str, value: float, words: str) ->
 
 BAD = [
     (config(None), "quant_type.default must be an object"),
+    (config({"_type": ["Int8WeightOnlyConfig"]}), "_type is read as .*, not .'Int8Weight"),
     (torchao("", {}) | {"quant_type": "int8_weight_only"}, "must be an object with default alone"),
     (torchao("", {}) | {"quant_type": {"default": INT8, "b": 1}}, "with default alone"),
     (config(INT8, include_input_output_embeddings=True), "embeddings stay plain"),
