@@ -7,7 +7,7 @@ failures get a fixed text: their messages may hold paths and addresses, and go t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -122,6 +122,12 @@ class ApiError(Exception):
             "param": self.param,
             "code": self.code,
         }
+
+
+def unknown_model(asked: str | None, names: Iterable[str]) -> ApiError:
+    """Say that a request names no model, and which names there are."""
+    message = f"there is no model {asked!r} here, only {', '.join(names)}"
+    return ApiError("model_not_found", message, "model")
 
 
 def as_api_error(error: Exception) -> ApiError:

@@ -16,7 +16,7 @@ from hotshoe.engine.client import EngineClient
 from hotshoe.errors import EngineDeadError, QueueFullError
 from hotshoe.text.parsing import ParserFormat
 from hotshoe_server.config import ServerConfig
-from hotshoe_server.errors import ApiError
+from hotshoe_server.errors import ApiError, unknown_model
 from hotshoe_server.extensions import Answered, RequestObserver, RequestRecord
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.store import Store
@@ -166,17 +166,18 @@ class ServerState:
         """
         if asked is None:
             return self.default
-        for served in self.models.values():
-            if served.is_called(asked):
-                return served
-        takers = [served for served in self.models.values() if served.client.config.enable_lora]
-        if takers:  # an engine says whether an adapter of this name is loaded
-            return next((served for served in takers if asked in served.adapters), takers[0])
-        raise ApiError(
-            "model_not_found",
-            f"there is no model {asked!r} here, only {', '.join(self.names)}",
-            "model",
-        )
+        models = self.models.values()
+        found = next((one for one in models if one.is_called(asked)), None) or self.holder(asked)
+        if found is None:
+            adapters = (name for one in models for name in sorted(one.adapters))
+            raise unknown_model(asked, [*self.names, *adapters])
+        return found
+
+    def holder(self, adapter: str) -> Served | None:
+        """Return the model of an adapter; None for a name that nobody knows, which wakes nobody."""
+        if self.shared is not None and self.client.config.enable_lora:
+            return self.default  # its engine alone knows what other processes have loaded
+        return next((one for one in self.models.values() if adapter in one.adapters), None)
 
     def named(self, asked: str | None) -> Served:
         """Return the model that an operator names by one of its own names, or the only one.
@@ -187,11 +188,10 @@ class ServerState:
         if asked is None and len(self.models) > 1:
             message = f"there are several models here; name one of {', '.join(self.names)}"
             raise ApiError("missing_required_parameter", message, "model")
-        found = self.find(asked)
-        if asked is not None and not found.is_called(asked):
-            message = f"there is no model {asked!r} here, only {', '.join(self.names)}"
-            raise ApiError("model_not_found", message, "model")
-        return found
+        for served in self.models.values():
+            if asked is None or served.is_called(asked):
+                return served
+        raise unknown_model(asked, self.names)
 
     @contextlib.asynccontextmanager
     async def held(self, served: Served) -> AsyncIterator[None]:

@@ -74,6 +74,7 @@ class ScriptedEngine:
         requests: What was asked, in order.
         unwanted: Ids of requests that somebody wants to end.
         aborted: Ids of requests that were left before their end.
+        loaded: Directories of adapters by name.
     """
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
@@ -96,6 +97,7 @@ class ScriptedEngine:
         self.unwanted: set[str] = set()
         self.aborted: list[str] = []
         self.calls: list[tuple[Any, ...]] = []
+        self.loaded: dict[str, str] = {}
 
     async def generate(
         self,
@@ -228,6 +230,12 @@ class ScriptedEngine:
         self.calls.append(("update_weights", weights))
         if weights == "/none":
             raise CheckpointError("/none is missing")
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        self.loaded[name] = path
+
+    async def adapters(self) -> dict[str, str]:
+        return self.loaded
 
     async def wake_up(self, tags: Any = None) -> None:
         self.is_sleeping = False

@@ -113,6 +113,18 @@ def test_a_request_wakes_its_model_and_the_one_idle_longest_sleeps(open_fleet) -
     assert http.get("/health?model=two").status_code == 200  # which wakes when it is asked
 
 
+def test_a_name_that_nobody_knows_wakes_no_model(open_fleet) -> None:
+    http = open_fleet(("one", "two"), max_resident_models=1)
+    http.engines["one"].is_sleeping = True
+    http.engines["one"].config = replace(http.engines["one"].config, enable_lora=True)
+    answer = asyncio.run(http.ask("nope"))
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert http.states() == {"one": "asleep", "two": "ready"}
+    http.state.models["one"].adapters.add("mine")
+    assert asyncio.run(http.ask("mine")).status_code == 200
+    assert http.states()["two"] == "asleep"
+
+
 def test_a_busy_model_is_let_be_and_who_waits_gets_its_turn(open_fleet) -> None:
     http = open_fleet(("one", "two"), max_resident_models=1)
     http.engines["two"].is_sleeping = True

@@ -9,6 +9,7 @@ from hotshoe.errors import EngineDeadError, QueueFullError
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.fleet import make_served, make_state
+from hotshoe_server.state import Shared
 
 
 @pytest.fixture
@@ -77,11 +78,24 @@ def test_limits_are_the_models_own(two) -> None:
     assert two.state.max_model_len == 512
 
 
-def test_only_the_model_that_takes_adapters_is_asked_for_one(two, engine, second) -> None:
-    second.config = replace(second.config, enable_lora=True)
+def test_an_adapter_leads_to_its_model(two, engine, second) -> None:
+    two.state.models["second"].adapters.add("mine")
     assert complete(two, model="mine").status_code == 200
     assert [request.params.adapter for request in second.requests] == ["mine"]
     assert not engine.requests
+
+
+def test_no_engine_is_asked_for_an_adapter_that_nobody_knows(two, engine, second) -> None:
+    second.config = replace(second.config, enable_lora=True)
+    two.state.models["first"].adapters.add("mine")
+    response = complete(two, model="nope")
+    assert response.status_code == 404
+    assert "only first, second, other, mine" in response.json()["error"]["message"]
+    assert not engine.requests and not second.requests
+    two.state.shared = Shared(0, 0, None)  # another process may have loaded it
+    engine.config = replace(engine.config, enable_lora=True)
+    assert complete(two, model="nope").status_code == 200
+    assert [request.params.adapter for request in engine.requests] == ["nope"]
 
 
 @pytest.mark.parametrize("error", [EngineDeadError("killed"), QueueFullError("full", 3.0)])

@@ -13,7 +13,7 @@ from hotshoe import __version__
 from hotshoe.engine.client import EngineStats
 from hotshoe.errors import EngineDeadError
 from hotshoe_server.call import Call
-from hotshoe_server.errors import ApiError
+from hotshoe_server.errors import ApiError, unknown_model
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.fleet import state_of
 from hotshoe_server.state import Served
@@ -109,7 +109,7 @@ async def model(call: Call) -> ModelCard:
         return _card(served, name)
     adapters = await served.client.adapters()
     if name not in adapters:
-        raise ApiError("model_not_found", f"there is no model or adapter {name!r} here", "model")
+        raise unknown_model(name, [*call.server.names, *sorted(adapters)])
     return _adapter_card(served, name)
 
 

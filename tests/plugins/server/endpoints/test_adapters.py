@@ -40,7 +40,7 @@ def test_adapters_are_models(run_server, adapter: Path, tmp_path: Path) -> None:
     assert missing.status_code == 404
     error = missing.json()["error"]
     assert (error["code"], error["param"]) == ("model_not_found", "model")
-    assert "no adapter 'mine' is loaded" in error["message"]
+    assert error["message"] == "there is no model 'mine' here, only demo"
 
     own = {"lora_name": "mine", "lora_path": str(adapter)}
     assert post("/v1/load_lora_adapter", **own).json() == {"done": True}
