@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hotshoe.errors import CheckpointError
@@ -15,6 +16,8 @@ KEYS = ("quantization_config", "compression_config")
 BESIDE = ("expert_dtype",)
 #: The file beside config.json that ModelOpt writes.
 MODELOPT_FILE = "hf_quant_config.json"
+#: What both it and config.json may say.
+SAID_TWICE = ("quant_algo", "kv_cache_quant_algo", "group_size")
 
 
 def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
@@ -26,8 +29,9 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     text = model.get(KEY)
     places = [model.values, text if isinstance(text, Mapping) else {}]
     found = [place[key] for place in places for key in KEYS if place.get(key) is not None]
-    if not found and (model.path / MODELOPT_FILE).is_file():
-        inner = read_json(model.path / MODELOPT_FILE).get("quantization")
+    file = model.path / MODELOPT_FILE
+    inner = read_json(file).get("quantization") if file.is_file() else None
+    if not found and file.is_file():
         found = [{"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else inner]
     if not found:
         return None
@@ -42,6 +46,25 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
             f"{model.path / 'config.json'}: quantization_config must be an object with a "
             "quant_method, such as awq or compressed-tensors"
         )
+    if isinstance(inner, Mapping):
+        _compare(model.path, config, inner)
     beside = {key: place[key] for place in places for key in BESIDE if place.get(key) is not None}
     config = {**beside, **config}
     return text_names(config) if isinstance(text, Mapping) else config
+
+
+def _compare(path: Path, config: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Check that ModelOpt's file does not contradict config.json; names are of any case.
+
+    Raises:
+        CheckpointError: It does.
+    """
+    for key in SAID_TWICE:
+        if key not in config or key not in other:
+            continue
+        here, there = config[key], other[key]
+        if str(here).lower() != str(there).lower():
+            raise CheckpointError(
+                f"{path / 'config.json'} gives {key} {here!r:.40} in quantization_config, and "
+                f"{path / MODELOPT_FILE} {there!r:.40}; correct or remove the one that is wrong"
+            )

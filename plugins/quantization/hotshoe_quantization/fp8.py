@@ -149,6 +149,10 @@ def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:
     """
     values = Values(config)
     algorithm = values.one_of((*ALGORITHMS, MIXED), "quant_algo")
+    _check_size(values, algorithm)
+    for group in values.objects("config_groups").values() if algorithm != MIXED else ():
+        if (weights := group.get("weights")) is not None:
+            _check_size(Values(weights, f"{group.where}.weights"), algorithm)
     choose = _by_layer(values) if algorithm == MIXED else partial(_always, ALGORITHMS[algorithm])
     kept = values.names("exclude_modules", "ignore")
     cache = values.get("kv_cache_quant_algo", default="")
@@ -188,6 +192,11 @@ def _by_layer(values: Values) -> Callable[[str], Scheme | None]:
 
 def _listed(layer: Values) -> Scheme:
     algorithm = layer.one_of(ALGORITHMS, "quant_algo")
-    if (size := SIZES.get(algorithm)) is not None:
-        layer.one_of((size,), "group_size", default=size)
+    _check_size(layer, algorithm)
     return ALGORITHMS[algorithm]
+
+
+def _check_size(values: Values, algorithm: str) -> None:
+    """Refuse a group's size that is not the algorithm's."""
+    if (size := SIZES.get(algorithm)) is not None:
+        values.one_of((size,), "group_size", default=size)

@@ -40,6 +40,35 @@ def test_the_file_of_modelopt(tmp_path: Path) -> None:
     assert stored_quantization(model(tmp_path)) == {"quant_method": "modelopt", **inner}
 
 
+NVFP4 = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("other", "key"),
+    [
+        ({"quant_algo": "FP8"}, "quant_algo"),
+        ({"kv_cache_quant_algo": None}, "kv_cache_quant_algo"),
+        ({"kv_cache_quant_algo": "NVFP4"}, "kv_cache_quant_algo"),
+        ({"group_size": 32}, "group_size"),
+    ],
+)
+def test_files_that_contradict_each_other(tmp_path: Path, other: dict, key: str) -> None:
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": NVFP4 | other}))
+    here = {"quant_method": "modelopt", **NVFP4}
+    for values in ({"quantization_config": here}, {"text_config": {"quantization_config": here}}):
+        words = rf"{tmp_path / 'config.json'} gives {key} .*{tmp_path / 'hf_quant_config.json'} "
+        with pytest.raises(CheckpointError, match=words):
+            stored_quantization(model(tmp_path, **values))
+
+
+def test_files_that_agree_in_what_both_say(tmp_path: Path) -> None:
+    said = {"quantization": NVFP4 | {"exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
+    for here in ({"quant_algo": "nvfp4"}, NVFP4, {}):
+        config = {"quant_method": "modelopt", **here}
+        assert stored_quantization(model(tmp_path, quantization_config=config)) == config
+
+
 @pytest.mark.parametrize("bad", ["awq", 4, [], {}, {"bits": 4}, {"quant_method": 3}])
 def test_what_names_no_method(tmp_path: Path, bad: object) -> None:
     with pytest.raises(CheckpointError, match="must be an object with a quant_method"):

@@ -100,6 +100,16 @@ BAD = [
     ),
     (
         fp8.read_modelopt,
+        {"quant_algo": "NVFP4", "group_size": 32},
+        "quantization_config.group_size is read as 16, not 32",
+    ),
+    (
+        fp8.read_modelopt,
+        {"quant_algo": "MXFP8", "config_groups": {"a": {"weights": {"group_size": 16}}}},
+        "config_groups.a.weights.group_size is read as 32, not 16",
+    ),
+    (
+        fp8.read_modelopt,
         {"quant_algo": "FP8", "kv_cache_quant_algo": 8},
         "kv_cache_quant_algo must be a name, not 8",
     ),
