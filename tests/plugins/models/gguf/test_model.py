@@ -101,7 +101,8 @@ def test_two_parts_with_the_same_tensor(tmp_path: Path) -> None:
 
 def test_safetensors_come_first(tiny: Path) -> None:
     plugins = PluginManager()
-    (tiny.parent / "model.safetensors").touch()
+    for name in ("config.json", "model.safetensors"):
+        (tiny.parent / name).touch()
     assert find_model(EngineConfig(model=str(tiny.parent)), plugins).path == tiny.parent
     assert find_model(EngineConfig(model=f"{tiny.parent}:f32"), plugins).path == tiny
     with pytest.raises(CheckpointError, match="no GGUF model Q2_K"):
