@@ -102,7 +102,7 @@ class EngineConfig:
     check_weights: bool | None = option(
         None,
         "refuse files whose weights hold NaN or infinity, by the weight's name; default: "
-        "safetensors files that were not found sound before",
+        "files that were not found sound before",
     )
     hf_overrides: dict[str, Any] = option({}, "entries that replace those of config.json")
     max_model_len: int | None = option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -57,8 +57,8 @@ def load_weights(
         dtype: Type of dummy weights, and of what a file has packed.
         seed: Seed of dummy weights.
         target: Where dummy weights are made, and large tensors of files are read to.
-        check_finite: Look for NaN and infinity in every weight of a file; None: of safetensors
-            files that were not found sound before.
+        check_finite: Look for NaN and infinity in every weight of a file; None: of files that were
+            not found sound before.
 
     Raises:
         CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only;
@@ -69,16 +69,15 @@ def load_weights(
     else:
         files = source_of(place, dtype)
         source, mark = table.decoded(files), None
-        if check_finite is None and isinstance(place, Path):
-            paths = checkpoint_files(place) if place.is_dir() else [place]
-            mark = checked.mark_of(paths, _wanted(table, source).values())
+        if check_finite is None:
+            mark = checked.mark_of(_paths(place), _wanted(table, source).values())
             check_finite = not checked.is_marked(mark)
         with ExitStack() as stack:
             if target.transfer is not None and source is files and isinstance(files, Files):
                 names = list(_wanted(table, files).values())
                 ahead = Ahead(files, names, target.transfer, target.device)
                 source = stack.enter_context(ahead)
-            feed(table, source, bool(check_finite))
+            feed(table, source, check_finite)
         if check_finite:
             checked.leave(mark)
         if isinstance(place, Path):
@@ -86,11 +85,18 @@ def load_weights(
     table.check_complete()
 
 
+def _paths(place: Path | ModelFile) -> Sequence[Path]:
+    """Return the files that hold weights."""
+    if not isinstance(place, Path):
+        return place.paths()
+    return checkpoint_files(place) if place.is_dir() else [place]
+
+
 def _reopening(
     table: WeightTable, place: Path, dtype: torch.dtype
 ) -> Callable[[], TensorSource | None]:
     """Return what opens a checkpoint again; None once its files are others."""
-    files = checkpoint_files(place) if place.is_dir() else [place]
+    files = _paths(place)
     mark = checked.mark_of(files, ())
 
     def reopen() -> TensorSource | None:

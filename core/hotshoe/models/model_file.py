@@ -49,6 +49,10 @@ class ModelFile(Protocol):
         """
         ...
 
+    def paths(self) -> Sequence[Path]:
+        """Return the files that hold weights: while they are the same, so are the weights."""
+        ...
+
     def weights(self, dtype: torch.dtype) -> TensorSource:
         """Return the tensors by the names of config.json's architecture.
 

@@ -123,12 +123,17 @@ class MistralModel:
         text = read_text(template, MIB)
         return TokenizerParts(parts.model, {**parts.config, "chat_template": text})
 
+    def paths(self) -> list[Path]:
+        """See `ModelFile.paths`."""
+        from hotshoe.loader.files import natural_key
+
+        return sorted(self._path.parent.glob(WEIGHTS), key=natural_key)
+
     def weights(self, dtype: torch.dtype) -> TensorSource:
         """See `ModelFile.weights`."""
-        from hotshoe.loader.files import natural_key
         from hotshoe.loader.sources import Files
 
-        paths = sorted(self._path.parent.glob(WEIGHTS), key=natural_key)
+        paths = self.paths()
         if not paths:
             raise CheckpointError(f"{self._path.parent} holds no {WEIGHTS}; fetch the checkpoint's")
         return _Renamed(Files(paths), self._config)

@@ -49,6 +49,10 @@ class GGUFModel:
 
         return tokenizer_of(self._meta)
 
+    def paths(self) -> list[Path]:
+        """See `ModelFile.paths`."""
+        return [header.path for header in self._headers]
+
     def weights(self, dtype: torch.dtype) -> TensorSource:
         """See `ModelFile.weights`."""
         from hotshoe_models.gguf.latents import WholeLatents

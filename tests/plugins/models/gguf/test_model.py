@@ -13,6 +13,7 @@ from hotshoe.cli.main import main
 from hotshoe.config import EngineConfig
 from hotshoe.engine.start.places import find_model, open_model
 from hotshoe.errors import CheckpointError, UserError
+from hotshoe.loader import checkpoint
 from hotshoe.plugins import PluginManager
 from hotshoe_models.gguf.model import FORMAT
 
@@ -136,6 +137,32 @@ def test_random_weights_are_plain(tmp_path: Path) -> None:
         [found] = llm.generate(["ab"], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
         specs = [d.spec for d in llm.engine.info.decisions if d.slot == "linear"]
     assert len(found.outputs[0].token_ids) == 3 and not any("int4" in spec for spec in specs)
+
+
+def test_numbers_that_are_not_finite_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint.checked, "FOLDER", tmp_path / "marks")
+    values, tensors = tiny_model()
+    command = ["-p", "a", "--max-tokens", "1", "--kv-cache-memory-bytes", str(2**21)]
+    for bad, code in ((1.0, 0), (np.nan, 2), (np.inf, 2)):
+        tensors["blk.0.ffn_norm.weight"][-1] = bad
+        path = write(tmp_path / "m.gguf", "llama", values, tensors, of_matrices("Q4_0"))
+        assert main(["generate", str(path), *command]) == code
+        error = capsys.readouterr().err
+        assert ("post_attention_layernorm.weight holds NaN or infinity" in error) is (code == 2)
+
+
+def test_a_file_is_looked_through_until_it_was_found_sound(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    sound = checkpoint.is_finite
+    monkeypatch.setattr(checkpoint, "is_finite", lambda t: looked.append(t.numel()) or sound(t))
+    monkeypatch.setattr(checkpoint.checked, "FOLDER", tmp_path / "marks")
+    assert answer(tiny) and looked
+    looked.clear()
+    assert answer(tiny) and not looked
 
 
 def test_a_broken_file_ends_the_command_in_one_line(
