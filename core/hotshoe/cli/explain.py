@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 WRAP = 100
 CACHES_HEADER = ("keeps", "layers", "numbers", "pool", "block", "longest request", "empty places")
 FORGONE_HEADER = ("slot", "form", "candidate", "why not")
-WEIGHTS_HEADER = ("tensor", "alike", "shape", "in the file", "held by", "part", "kept as")
+WEIGHTS_HEADER = (
+    *("tensor", "alike", "shape", "in the file", "held by", "part", "kept as"),
+    "bytes a weight",
+)
 
 
 class Explain:
@@ -221,7 +224,8 @@ def _weight_row(fate: WeightFate) -> tuple[object, ...]:
     """Say what became of a tensor; how many are alike only where there are several."""
     shape = " x ".join(map(str, fate.shape))
     count = fate.count if fate.count > 1 else ""
-    return fate.name, count, shape, fate.stored, fate.holder, fate.part, fate.form
+    size = "" if fate.weight_bytes is None else f"{fate.weight_bytes:.3g}"
+    return fate.name, count, shape, fate.stored, fate.holder, fate.part, fate.form, size
 
 
 def _group_values(group: GroupUse) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext, ForwardBatch
-from hotshoe.layers.linear import form_of
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.paged import PagedCache
 from hotshoe.layers.rotary import Rotary
@@ -64,7 +63,7 @@ class HeldLayer(PagedCache):
         self._dtype, self._rank = ctx.torch_dtype, ctx.rank
         adapted = {}
         for name, matrix in parts.matrices.items():
-            holder = ctx.holder(slot, asked, form_of(matrix.spec), op)
+            holder = matrix.holder(ctx, slot, asked, op)
             product = cast("LinearOp", partial(op.product, name))
             added = matrix.adapted(ctx, product)
             if added is not None:

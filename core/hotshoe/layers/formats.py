@@ -125,7 +125,8 @@ class WeightFormat(Protocol):
         ...
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
-        """Return the tensors that make up a matrix, by the last part of their names.
+        """Return the tensors that make up a matrix, by the last part of their names; first the one
+        with its numbers.
 
         The bias is not among them. Asked only where there is a `storage`.
 

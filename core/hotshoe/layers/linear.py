@@ -24,7 +24,7 @@ class Linear:
     def __init__(self, ctx: BuildContext, matrix: Matrix, out_dtype: str | None = None) -> None:
         spec = replace(matrix.spec, out_dtype=out_dtype)
         self._op: LinearOp = ctx.operation("linear", spec, matrix.names)
-        holder = ctx.holder("linear", spec, form_of(spec), self._op)
+        holder = matrix.holder(ctx, "linear", spec, self._op)
         #: How the layer before may quantize what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)
         # Logits are made of some tokens alone, and adapters of them are not served.
@@ -47,20 +47,3 @@ class Linear:
 def input_quant_of(spec: LinearSpec, op: object) -> QuantSpec | None:
     """Return how the operation before may quantize what this one takes; None for not at all."""
     return spec.row_quant if takes_quantized(op) else None
-
-
-def form_of(spec: LinearSpec) -> str:
-    """Say in which form kernels get a matrix: "bfloat16", "int8 by channel, x in int8 by token"."""
-    if spec.weight is None:
-        return spec.dtype
-    weight = _form(spec.weight)
-    return weight if spec.activation is None else f"{weight}, x in {_form(spec.activation)}"
-
-
-def _form(quant: QuantSpec) -> str:
-    size = {
-        "group": f" of {quant.group_size}",
-        "block": " of {}x{}".format(*(quant.block_shape or (0, 0))),
-    }.get(quant.granularity, "")
-    zeros = "" if quant.symmetric else " with zero points"
-    return f"{quant.format} by {quant.granularity}{size}{zeros}"

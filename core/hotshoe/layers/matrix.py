@@ -27,7 +27,9 @@ from hotshoe.layers.linear_adapters import AdaptedLinear, adapted_linear
 from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
-from hotshoe.slots import LinearOp, LinearSpec
+from hotshoe.slots import LinearOp, LinearSpec, QuantSpec
+from hotshoe.slots.sizes import linear_bytes
+from hotshoe.slots.wide_weights import holds_plain
 
 #: Rows that are measured at once: their copy stays in a processor's cache.
 ROWS = 256
@@ -130,6 +132,21 @@ class Matrix:
         """Return the function that adds up the ranks' results in place; None without a sum."""
         return ctx.communicator.all_reduce if self._adds and ctx.communicator else None
 
+    def holder(self, ctx: BuildContext, slot: str, asked: object, operation: object) -> Holder:
+        """Describe the operation that will hold this matrix, and those beside it, for `deliver`.
+
+        Args:
+            ctx: The build context.
+            slot, asked: The question that the operation answers.
+            operation: See `BuildContext.holder`.
+        """
+        spec = self.spec
+        if holds_plain(ctx.selector.decisions[slot, asked]):
+            spec = replace(spec, weight=None)
+        count = max(spec.in_features * spec.out_features, 1)
+        size = linear_bytes(replace(spec, bias=False)) / count
+        return replace(ctx.holder(slot, asked, form_of(spec), operation), weight_bytes=size)
+
     def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:
         """Ask for the checkpoint's tensors; once all are here, `load` gets this rank's part.
 
@@ -144,13 +161,14 @@ class Matrix:
             f"{name}.{kind}" for (name, _), w in zip(self._parts, wanted, strict=True) for kind in w
         ]
         self._pending = {kind: [None] * len(self._parts) for kind in wanted[0]}
-        first = 0
-        for i, ((name, _, share), specs) in enumerate(zip(self.shares(), wanted, strict=True)):
+        numbers_kind, first = next(iter(wanted[0])), 0
+        for i, ((name, size, share), specs) in enumerate(zip(self.shares(), wanted, strict=True)):
             rows = (first, first := first + share.num_rows)
             for kind, spec in specs.items():
                 full = f"{name}.{kind}"
                 needs = tuple(other for other in names if other != full)
-                place = Place(holder, prefix + kind, rows, needs)
+                counts = {numbers_kind: size * self._in_features, "bias": None}
+                place = Place(holder, prefix + kind, rows, needs, counts.get(kind, 0))
                 sink: Sink = partial(self._take, load, kind, i, spec)
                 shape = spec.shape
                 if self._transposed and kind == "weight":
@@ -224,3 +242,18 @@ def _stored_so(plain: LinearSpec, stored: Storage) -> LinearSpec:
 def _turned(sink: Sink) -> Sink:
     """Return what takes the transposed tensor."""
     return lambda tensor: sink(tensor.t())
+
+
+def form_of(spec: LinearSpec) -> str:
+    """Say in which form kernels get a matrix: "bfloat16", "int8 by channel, x in int8 by token"."""
+    weight = spec.dtype if spec.weight is None else _form(spec.weight)
+    return weight if spec.activation is None else f"{weight}, x in {_form(spec.activation)}"
+
+
+def _form(quant: QuantSpec) -> str:
+    size = {
+        "group": f" of {quant.group_size}",
+        "block": " of {}x{}".format(*(quant.block_shape or (0, 0))),
+    }.get(quant.granularity, "")
+    zeros = "" if quant.symmetric else " with zero points"
+    return f"{quant.format} by {quant.granularity}{size}{zeros}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear, form_of, input_quant_of
+from hotshoe.layers.linear import Linear, input_quant_of
 from hotshoe.layers.matrix import Matrix
 from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantized
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
@@ -68,7 +68,7 @@ class GatedMLP:
             self.input_quant = input_quant_of(gate_up.spec, op)
             self._run, self._sum = op, down.sum_of(ctx)
             ctx.weight_bytes.append(op.nbytes)
-            holder = ctx.holder("gated_mlp", spec, form_of(gate_up.spec), op)
+            holder = gate_up.holder(ctx, "gated_mlp", spec, op)
             gate_up.deliver(ctx, op.load_gate_up, holder, "gate_up.")
             down.deliver(ctx, op.load_down, holder, "down.")
 

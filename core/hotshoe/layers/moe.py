@@ -18,7 +18,7 @@ from hotshoe.layers.expert_adapters import adapted_experts
 from hotshoe.layers.experts import Share, names_of, share_of
 from hotshoe.layers.formats import WeightFormat
 from hotshoe.layers.limits import clamped
-from hotshoe.layers.linear import Linear, form_of
+from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.router import Router
@@ -200,7 +200,7 @@ class RoutedExperts:
         self._op: MoeOp = ctx.operation("moe", spec, held)
         #: Asked once: what stands for an operation later need not be of its class.
         self._adaptable = self._op if isinstance(self._op, AdaptableMoeOp) else None
-        holder = ctx.holder("moe", spec, form_of(spec.gate_up), self._op)
+        holder = experts[0][0].holder(ctx, "moe", spec, self._op)
         share.state = holder.state
         if share.moves:  # no name stays where it was loaded
             holder = replace(holder, state=None)
@@ -422,12 +422,13 @@ def _expect_stacked(
                 mixture.num_experts,
             )
             needs = tuple(prefix + other for other in names.values() if other != name)
-            place = Place(holder, f"experts.*.{side}.{kind}", (0, stack.num_rows), needs)
+            rows = (0, stack.num_rows)
+            place = Place(holder, f"experts.*.{side}.{kind}", rows, needs, stack.numbers)
             sink: Sink = stack
             if stacked.output_scale and side == "down":
                 scale = prefix + stacked.output_scale
                 both = Scaled(stack)
                 sink, place = both.take_weight, replace(place, needs=(*needs, scale))
-                beside = replace(place, needs=(prefix + name,))
+                beside = replace(place, needs=(prefix + name,), numbers=0)
                 ctx.weights.expect(scale, (mixture.num_experts,), both.take_scale, place=beside)
             ctx.weights.expect(prefix + name, stack.shape, sink, stack.dtypes, place)

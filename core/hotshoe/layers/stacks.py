@@ -178,6 +178,13 @@ class Stack:
         places = self.inner.expected[self.parts[0][-1]].places
         return max(place.rows[1] for place in places if place is not None)
 
+    @property
+    def numbers(self) -> int | None:
+        """See `Place.numbers`."""
+        places = (place for name in self.parts[0] for place in self.inner.expected[name].places)
+        counts = [place.numbers for place in places if place and place.numbers is not None]
+        return self.num_experts * sum(counts) if counts else None
+
     def __call__(self, tensor: Tensor) -> None:
         for names, expert in zip(self.parts, self.experts, strict=True):
             rows = tensor[expert].T if self.transposed else tensor[expert]

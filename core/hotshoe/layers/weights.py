@@ -36,15 +36,18 @@ class Holder:
     Attributes:
         slot: The slot, such as `linear`.
         candidate: The implementation that serves it.
-        form: How it was asked to keep numbers, in words: "bfloat16", "int8 by channel".
+        form: How it keeps numbers, in words: "bfloat16", "int8 by channel".
         state: Returns what it keeps, by name, as it lies on the device: to be overwritten in place
             only. None where the implementation does not tell.
+        weight_bytes: What each number of its matrices takes, with a share of their scales; None
+            where all that it holds is of the type `form`.
     """
 
     slot: str
     candidate: str
     form: str
     state: Callable[[], Mapping[str, Tensor]] | None
+    weight_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,15 @@ class Place:
             has them under another name.
         rows: First and last + 1 among the rows of that part, counted as outputs of this rank.
         needs: Names that have to come with it, such as those of q, k and v with each other.
+        numbers: Numbers of a matrix that the whole tensor stands for, which may be packed in fewer
+            elements; 0 of what comes with a matrix, such as scales. None: as many as elements.
     """
 
     holder: Holder
     part: str
     rows: tuple[int, int]
     needs: tuple[str, ...]
+    numbers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from hotshoe.slots.verdict import Verdict, accept, refuse
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hotshoe.slots.base import Decision
+
 Supports = Callable[[LinearSpec, DeviceFacts], Verdict]
 Build = Callable[[LinearSpec, DeviceFacts], LinearOp]
 #: Behind every kernel that multiplies a weight as it is stored, those that go by name included.
@@ -54,9 +56,9 @@ def supports_rounding(judge_plain: Supports) -> Supports:
     return judge
 
 
-def holds_plain(verdict: Verdict) -> bool:
+def holds_plain(said: Verdict | Decision) -> bool:
     """Tell whether a kernel said that it holds quantized weights as plain numbers."""
-    return HELD in verdict.reason
+    return HELD in said.reason
 
 
 def linear(kernel: Build) -> type[Any]:

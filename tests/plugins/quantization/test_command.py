@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.plugins.quantization.writers import Written, awq, eight_bits, write
+from tests.plugins.quantization.writers import Written, awq, eight_bits, packed, write
 
 import hotshoe_demo
 from hotshoe import LLM
@@ -83,7 +83,56 @@ def test_a_file_of_modelopt(tiny: Path, tmp_path: Path, capsys) -> None:
     said = {"producer": {"name": "modelopt"}, "quantization": inner}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))
     assert main(["explain", str(tmp_path), "--platform", "cpu"]) == 0
-    assert "fp8_e4m3 by channel, x in fp8_e4m3 by tensor" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "weight=(format=fp8_e4m3 granularity=channel) activation=(format=fp8_e4m3 " in out
+    assert re.search(r"float\d+, x in fp8_e4m3 by tensor", out)  # held so: no kernel takes both
+
+
+INTEGERS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+PACKED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"g": {"targets": ["Linear"], "weights": INTEGERS}},
+    "ignore": ["lm_head"],
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "candidate", "rows"),
+    [
+        (
+            Written(PACKED, {"": packed(4, 32, True)}),
+            "groups",
+            {
+                "weight_packed": ("int32, 4 bits", "int4 by group of 32", 5 / 8),
+                "weight_scale": ("float16", "int4 by group of 32", None),
+            },
+        ),
+        (
+            Written(FP8, BLOCKS),
+            "rounding",
+            {
+                "weight": ("float8_e4m3fn, 8 bits", "bfloat16, x in fp8_e4m3 by group of 32", 2),
+                "weight_scale_inv": ("float32", "bfloat16, x in fp8_e4m3 by group of 32", None),
+            },
+        ),
+    ],
+)
+def test_explain_counts_the_numbers_of_a_matrix(
+    tiny: Path, tmp_path: Path, capsys, written: Written, candidate: str, rows: dict
+) -> None:
+    """Not the elements that they are packed in; and names the form that is held."""
+    path, _ = write(tiny, tmp_path, written)
+    options = ["--platform", "cpu", "--dtype", "bfloat16", "--kernel", f"linear={candidate},native"]
+    assert main(["explain", str(path), *options, "--json"]) == 0
+    fates = json.loads(capsys.readouterr().out)["weights"]
+    found = {fate["name"]: fate for fate in fates if fate["holder"] == f"linear/{candidate}"}
+    for kind, (stored, form, size) in rows.items():
+        fate = found[f"model.layers.*.self_attn.o_proj.{kind}"]
+        assert (fate["stored"], fate["form"], fate["weight_bytes"]) == (stored, form, size)
+    assert main(["explain", str(path), *options]) == 0
+    said = f"{rows[next(iter(rows))][2]:.3g}"
+    assert re.search(rf"o_proj.* {said}$", capsys.readouterr().out, re.MULTILINE)
 
 
 NAME = "model.layers.1.self_attn.k_proj"

@@ -355,6 +355,15 @@ def test_transposed_experts_of_all_in_one_tensor(how: str, tmp_path: Path, open_
     assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
 
 
+def test_explain_counts_the_numbers_of_experts_in_one_tensor(gpt_oss: tuple[Path, Path]) -> None:
+    config = EngineConfig(str(gpt_oss[0]), platform="cpu", skip_tokenizer_init=True)
+    fates = {fate.name: fate for fate in explain(config).weights}
+    prefix = "model.layers.0.mlp.experts.gate_up_proj"
+    found = [fates[f"{prefix}_{kind}"] for kind in ("blocks", "scales", "bias")]
+    assert [fate.stored for fate in found] == ["uint8, 4 bits", "uint8", "float32, 32 bits"]
+    assert [fate.weight_bytes is None for fate in found] == [False, True, True]
+
+
 def test_explain_says_why_x_is_not_in_four_bits(qwen: Path, tmp_path: Path) -> None:
     stored, _ = write(qwen, tmp_path, EXACT["nvfp4-x"])
     found = explain(EngineConfig(str(stored), platform="cpu", skip_tokenizer_init=True))

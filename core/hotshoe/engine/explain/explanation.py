@@ -177,7 +177,7 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
 
 def _forgone(selector: Selector) -> dict[tuple[str, str], Sequence[tuple[str, str]]]:
     """Return why no candidate takes forms that are preferred; of several sizes the last counts."""
-    from hotshoe.layers.linear import form_of
+    from hotshoe.layers.matrix import form_of
 
     return {
         (slot, form_of(selector.slots[slot].matrices(spec)[0])): why

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotshoe.errors import CheckpointError
+from hotshoe.slots.sizes import TYPE_BITS
 
 if TYPE_CHECKING:
-    from hotshoe.layers.weights import WeightTable
+    from hotshoe.layers.weights import Place, WeightTable
     from hotshoe.loader.sources import Stored
     from hotshoe.models.model_file import ModelFile
 
@@ -38,7 +39,10 @@ class WeightFate:
         form: How numbers are kept, or what is wrong.
         count: How many are alike.
         stored: The type that the file has, and bits of it for each number; empty where no file
-            was looked at.
+            was looked at. Those of a packed matrix are counted, not the elements that hold them.
+        weight_bytes: What each number takes as it is held, with a share of its scales, as the form
+            says: zero points and padding are not in it. None of what comes with a matrix, and where
+            nobody tells.
     """
 
     name: str
@@ -48,6 +52,7 @@ class WeightFate:
     form: str = ""
     count: int = 1
     stored: str = ""
+    weight_bytes: float | None = None
 
 
 def fates(
@@ -75,34 +80,46 @@ def fates(
             stored = source.stored if isinstance(source, Described) else None
         except CheckpointError as error:
             note = f"no files are read: {error}"
-    found = [*_expected(table, names), *_others(table, names or {})]
-    if stored is None:
-        return found, note
-    return [_with_stored(fate, stored) for fate in found], note
+    return [*_expected(table, names, stored), *_others(table, names or {})], note
 
 
-def _with_stored(fate: WeightFate, stored: Callable[[str], Stored]) -> WeightFate:
-    """Add what the file holds, if it holds the tensor."""
-    if fate.form == MISSING or not fate.shape:
-        return fate
-    kind, nbytes = stored(fate.name)
-    return replace(fate, stored=f"{kind}, {8 * nbytes / math.prod(fate.shape):.3g} bits")
-
-
-def _expected(table: WeightTable, names: dict[str, str] | None) -> Iterator[WeightFate]:
+def _expected(
+    table: WeightTable, names: dict[str, str] | None, stored: Callable[[str], Stored] | None
+) -> Iterator[WeightFate]:
     for known, expected in table.expected.items():
         name, shape = (names or {}).get(known, known), expected.shape
         if names is not None and known not in names:
             yield WeightFate(name, shape, form=MISSING)
             continue
+        held = None if stored is None else stored(name)
         for place in expected.places:
             if place is None:
-                yield WeightFate(name, shape, form="held by a layer that does not tell")
+                form = "held by a layer that does not tell"
+                yield WeightFate(name, shape, form=form, stored=_said(held, math.prod(shape)))
                 continue
+            count = math.prod(shape) if place.numbers is None else place.numbers
             holder = f"{place.holder.slot}/{place.holder.candidate}"
             first, end = place.rows
             part = f"{place.part}[{first}:{end}]"
-            yield WeightFate(name, shape, holder, part, place.holder.form)
+            form, said = place.holder.form, _said(held, count)
+            size = _weight_bytes(place)
+            yield WeightFate(name, shape, holder, part, form, stored=said, weight_bytes=size)
+
+
+def _said(held: Stored | None, count: int) -> str:
+    """Return type and bits for each of so many numbers; the type alone where there are none."""
+    if held is None:
+        return ""
+    return f"{held.type}, {8 * held.nbytes / count:.3g} bits" if count else held.type
+
+
+def _weight_bytes(place: Place) -> float | None:
+    """Return what a number takes where it is held; None of what comes with a matrix."""
+    holder = place.holder
+    if holder.weight_bytes is not None:
+        return holder.weight_bytes if place.numbers else None
+    bits = TYPE_BITS.get(holder.form)
+    return None if bits is None or place.numbers == 0 else bits / 8
 
 
 def _others(table: WeightTable, names: dict[str, str]) -> Iterator[WeightFate]:

@@ -43,7 +43,8 @@ def test_every_tensor_has_a_fate(ctx: BuildContext, tmp_path: Path) -> None:
     assert note == ""
     by_name = {fate.name: fate for fate in found}
     assert by_name["l.1.k.weight"] == WeightFate(
-        "l.1.k.weight", (2, 3), "linear/reference", "weight[4:6]", "float32", 1, "float32, 32 bits"
+        *("l.1.k.weight", (2, 3), "linear/reference", "weight[4:6]"),
+        *("float32", 1, "float32, 32 bits", 4.0),
     )
     forms = {name: by_name[name].form for name in (*others, "n.weight")}
     assert forms == {

@@ -1,6 +1,7 @@
 """Packed matrices: canonical forms hold the same numbers, whole blocks go to each rank."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from tests.plugins.models.gguf.conftest import write
 from tests.plugins.models.gguf.test_blocks import draw, oracle
 
+from hotshoe.engine.explain.fates import WeightFate, fates
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext, Linear, Matrix, Share
 from hotshoe.loader.checkpoint import feed
@@ -72,8 +74,19 @@ class Kernel(Reference):
     """The reference by another name, so that somebody serves its forms."""
 
 
-def built(path: Path, served: bool, names: list[str], kinds: dict[str, str]) -> tuple[Linear, str]:
-    """Build a layer of a file's matrices, and say in which form they are held."""
+class File(NamedTuple):
+    """See `hotshoe.models.model_file.ModelFile`."""
+
+    source: Tensors
+
+    def weights(self, dtype: torch.dtype) -> Tensors:
+        return self.source
+
+
+def built(
+    path: Path, served: bool, names: list[str], kinds: dict[str, str]
+) -> tuple[Linear, list[WeightFate]]:
+    """Build a layer of a file's matrices, and say what becomes of them."""
     candidates = [Candidate("linear", "kernel", lambda spec, facts: accept(1), Kernel)]
     selector = Selector(SLOTS, candidates if served else [], FACTS)
     header = Header(path)
@@ -83,7 +96,7 @@ def built(path: Path, served: bool, names: list[str], kinds: dict[str, str]) -> 
     source = Tensors([header], FAMILIES["qwen2"], {}, torch.float32, packed.kept)
     feed(ctx.weights, source)
     ctx.weights.check_complete()
-    return layer, ctx.weights.holders()[0].form
+    return layer, fates(ctx.weights, File(source), "auto")[0]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +116,9 @@ def test_layers_keep_what_some_kernel_takes(
     path = write(tmp_path / "m.gguf", "qwen2", {}, tensors, names.__getitem__)
     layers = [f"model.layers.0.mlp.{part}_proj" for part in ("up", "gate")]
     layer, held = built(path, served, layers, dict(zip(layers, kinds, strict=True)))
-    assert held == form
+    assert {fate.form for fate in held} == {form}
+    bits = [f"{kind}, {8 * BLOCKS[kind].nbytes / BLOCKS[kind].values:.3g} bits" for kind in kinds]
+    assert [fate.stored for fate in held] == bits
     x = torch.randn(3, 256)
     source = Tensors([Header(path)], FAMILIES["qwen2"], {}, torch.float32)
     dense = torch.cat([source.tensor(f"{name}.weight") for name in layers])
