@@ -33,7 +33,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.response import choose_format
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.plans import Plan, model_name, one_of, plan_of
+from hotshoe_server.plans import Plan, check_names, model_name, one_of, plan_of
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.state import Served, ServerState, Shared
 from hotshoe_server.store import ResponseStore
@@ -70,7 +70,7 @@ class Fleet:
     ) -> None:
         self.plans = plans
         self.config = plans[0].config
-        self._base = base
+        self._base = replace(base, lora_modules={})  # which are a first model's
         self._build = build
         self._serve = serve
         self._say = say
@@ -256,6 +256,7 @@ class Fleet:
         """
         try:
             plan = plan_of(name, own, self._base, self.config)
+            check_names([plan])
         except UserError as error:
             raise ApiError("invalid_value", str(error), "options") from error
         self._check_names(plan)
@@ -309,11 +310,14 @@ class Fleet:
 
     def _check_names(self, plan: Plan) -> None:
         assert self._server is not None
-        taken = set(self._server.names).intersection(plan.names)
-        if taken:
-            raise ApiError(
-                "invalid_value", f"there is a model {min(taken)} already; unload it first", "name"
-            )
+        taken = {name: f"a model {name}" for name in self._server.names}
+        for served in self._models.values():
+            taken |= {name: f"an adapter {name} of {served.name}" for name in served.adapters}
+        for field, names in (("name", plan.names), ("options", plan.engine.lora_modules)):
+            for name in names:
+                if name in taken:
+                    message = f"there is {taken[name]} already; unload it first"
+                    raise ApiError("invalid_value", message, field)
 
     async def unload(self, served: Served, mode: Literal["wait", "abort"] = "wait") -> None:
         """Let a model go: nobody finds it any more, and what it runs ends, or is ended.

@@ -121,7 +121,8 @@ def one_of(plans: Sequence[Plan], plan: Plan) -> Iterator[None]:
 
 
 def check_names(plans: Sequence[Plan]) -> None:
-    """Refuse two models of one name.
+    """Refuse two models of one name, and an adapter with the name of a model or of an adapter of
+    another model.
 
     Raises:
         ConfigError: There are such.
@@ -135,6 +136,20 @@ def check_names(plans: Sequence[Plan]) -> None:
                     "give them names, as in --model NAME=MODEL"
                 )
         taken |= dict.fromkeys(plan.names, plan.engine.model)
+    holders: dict[str, str] = {}
+    for plan in plans:
+        for name in plan.engine.lora_modules:
+            if name in taken:
+                raise ConfigError(
+                    f"lora_modules of {plan.names[0]}: a model itself is named {name}; "
+                    "give the adapter another name"
+                )
+            if name in holders:
+                raise ConfigError(
+                    f"two models have an adapter {name}: {holders[name]} and {plan.names[0]}; give "
+                    "--lora-modules to one of them, as in --model NAME=MODEL,lora_modules={}"
+                )
+        holders |= dict.fromkeys(plan.engine.lora_modules, plan.names[0])
 
 
 def shared_memory(plans: Sequence[Plan], max_resident: int | None) -> list[Plan]:

@@ -232,7 +232,15 @@ class ScriptedEngine:
             raise CheckpointError("/none is missing")
 
     async def load_adapter(self, name: str, path: str) -> None:
+        await asyncio.sleep(0)
+        if path == "/none":
+            raise CheckpointError("/none is missing")
         self.loaded[name] = path
+
+    async def unload_adapter(self, name: str) -> None:
+        if name not in self.loaded:
+            raise RequestError(f"no adapter {name!r} is loaded", "adapter")
+        del self.loaded[name]
 
     async def adapters(self) -> dict[str, str]:
         return self.loaded

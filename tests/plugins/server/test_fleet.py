@@ -27,12 +27,14 @@ from hotshoe_server.fleet import Fleet, in_thread, make_served, make_state
 from hotshoe_server.plans import Plan, make_plans
 
 NAMES = ("one", "two", "three")
+BASE = EngineConfig()
 
 
 class Served(Http):
-    """A server of `engines` by name."""
+    """A server of `engines` by name, loaded as `plans` say."""
 
     engines: dict[str, ScriptedEngine]
+    plans: dict[str, Plan]
     fleet: Fleet
 
     async def ask(self, model: str, **body: Any) -> httpx.Response:
@@ -51,13 +53,15 @@ class Served(Http):
 def open_fleet(tokenizer, plugins):
     """Build a server of the models in NAMES, all awake; options as for ServerConfig."""
 
-    def build(names: tuple[str, ...] = NAMES, **options: Any) -> Served:
+    def build(names: tuple[str, ...] = NAMES, base: EngineConfig = BASE, **options: Any) -> Served:
         engines: dict[str, ScriptedEngine] = {}
+        loaded: dict[str, Plan] = {}
         given = {"model_wait_timeout_s": 30.0, "shutdown_timeout_s": 30.0, **options}
         config = ServerConfig(models=dict.fromkeys(names, "demo"), **given)
         plans = make_plans(EngineConfig(), config, has_model=False)
 
         def load(plan: Any) -> ScriptedEngine:
+            loaded[plan.names[0]] = plan
             engine = engines[plan.names[0]] = ScriptedEngine(tokenizer)
             engine.reply = plan.names[0]
             if plan.engine.seed == 1:
@@ -66,15 +70,13 @@ def open_fleet(tokenizer, plugins):
                 raise EngineDeadError("it ended while it started")
             return engine
 
-        fleet = Fleet(
-            plans, EngineConfig(), load, lambda c, e: make_served(c, e, plugins), lambda line: None
-        )
+        fleet = Fleet(plans, base, load, lambda c, e: make_served(c, e, plugins), lambda line: None)
         for plan in plans[1:][::-1]:
             fleet.add(plan, fleet.build(plan))
         state = make_state(plans[0].config, fleet.build(plans[0]), plugins)
         fleet.attach(state)
         http = Served(AdminDoor(create_app(state)))
-        http.state, http.engines, http.fleet = state, engines, fleet
+        http.state, http.engines, http.fleet, http.plans = state, engines, fleet, loaded
         return http
 
     return build
@@ -286,6 +288,53 @@ def test_models_are_loaded_and_unloaded(open_fleet) -> None:
 
     asyncio.run(run())
     assert http.engines["more"].calls == [("close",)]
+
+
+def test_an_adapter_has_a_name_of_its_own(open_fleet) -> None:
+    http = open_fleet(("one", "two"))
+
+    def load(model: str, name: str, path: str = "/a") -> httpx.Response:
+        return http.post("/v1/load_lora_adapter", model=model, lora_name=name, lora_path=path)
+
+    def refused(answer: httpx.Response, param: str, said: str) -> bool:
+        error = answer.json()["error"]
+        return (answer.status_code, error["param"]) == (400, param) and said in error["message"]
+
+    assert [load("one", "mine").status_code for _ in range(2)] == [200, 200]
+    assert refused(load("two", "mine"), "lora_name", "model one has an adapter of this name")
+    assert refused(load("two", "other", "/none"), "lora_path", "missing")
+    assert load("one", "other").status_code == 200  # a failure takes no name
+    assert refused(load("one", "mine", "/none"), "lora_path", "missing")  # and gives none back
+    assert refused(load("two", "mine"), "lora_name", "model one has")
+    http.engines["one"].loaded.clear()  # by a new start
+    body = {"model": "one", "lora_name": "mine"}
+    assert http.post("/v1/unload_lora_adapter", **body).status_code == 400
+    assert load("two", "mine").status_code == 200
+    more = {"model": "demo", "options": {"lora_modules": {"mine": "/a"}}}
+    taken = http.post("/v1/load_model", name="more", **more)
+    assert refused(taken, "options", "an adapter mine of two")
+    assert refused(http.post("/v1/load_model", name="mine", model="demo"), "name", "mine of two")
+    assert refused(http.post("/v1/load_model", name="mine", **more), "options", "itself is named")
+
+
+def test_two_models_cannot_take_one_name_at_once(open_fleet) -> None:
+    http = open_fleet(("one", "two"))
+    own = {"lora_name": "mine", "lora_path": "/a"}
+
+    async def run() -> list[int]:
+        both = (http.verb("/v1/load_lora_adapter", model=m, **own) for m in ("one", "two"))
+        return sorted(answer.status_code for answer in await asyncio.gather(*both))
+
+    assert asyncio.run(run()) == [200, 400]
+
+
+def test_a_model_that_comes_later_takes_no_adapters_of_the_first(open_fleet) -> None:
+    base = EngineConfig(enable_lora=True, lora_modules={"mine": "/a"})
+    http = open_fleet(("one",), base=base)
+    http.state.models["one"].adapters.add("mine")
+    assert http.post("/v1/load_model", name="more", model="demo").status_code == 200
+    engine = http.plans["more"].engine
+    assert (engine.enable_lora, engine.lora_modules) == (True, {})
 
 
 @pytest.mark.parametrize("mode", ["wait", "abort"])

@@ -1,5 +1,6 @@
 """Which models a server has at its start, and with which options."""
 
+import json
 from fractions import Fraction
 
 import pytest
@@ -55,6 +56,27 @@ def test_without_a_model_of_its_own_the_server_has_those_by_name() -> None:
 def test_mistakes_are_named(own: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         plans(models={"two": own})
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"lora_modules": {"b": "/b", "a": "/a"}}, "two models have an adapter a: demo and two"),
+        ({}, "two models have an adapter a: demo and two; .*lora_modules={}"),  # as beside `models`
+        ({"lora_modules": {"demo": "/b"}}, "lora_modules of two: a model itself is named demo"),
+    ],
+)
+def test_adapters_have_names_of_their_own(own: dict[str, object], said: str) -> None:
+    engine = EngineConfig(enable_lora=True, lora_modules={"a": "/a"})
+    with pytest.raises(ConfigError, match=said):
+        make_plans(engine, ServerConfig(models={"two": {"model": "demo", **own}}), True)
+
+
+def test_one_of_two_models_has_the_adapters() -> None:
+    models = json.loads(rewrite_models(["--model", "two=demo,lora_modules={}"])[1])
+    engine = EngineConfig(enable_lora=True, lora_modules={"a": "/a"})
+    found = make_plans(engine, ServerConfig(models=models), True)
+    assert [plan.engine.lora_modules for plan in found] == [{"a": "/a"}, {}]
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 300])

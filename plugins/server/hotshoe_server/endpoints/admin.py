@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 from pydantic import BeforeValidator, Field
 
-from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.errors import CheckpointError, HotshoeError, RequestError
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
@@ -154,14 +154,24 @@ async def update_weights(call: Call, body: UpdateRequest) -> Done:
 
 async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
     """Load an adapter, in place of one of this name."""
-    served = call.server.named(body.model)
-    if any(one.adapter(body.lora_name) is None for one in call.server.models.values()):
-        raise ApiError("invalid_value", "a model itself has this name; choose another", "lora_name")
+    served, name = call.server.named(body.model), body.lora_name
+    for one in call.server.models.values():
+        if one.adapter(name) is None:
+            message = "a model itself has this name; choose another"
+            raise ApiError("invalid_value", message, "lora_name")
+        if one is not served and name in one.adapters:
+            message = f"model {one.name} has an adapter of this name; choose another, or unload it"
+            raise ApiError("invalid_value", message, "lora_name")
+    is_new = name not in served.adapters
+    served.adapters.add(name)  # now, so that no other model takes the name meanwhile
     try:
-        await served.client.load_adapter(body.lora_name, body.lora_path)
-    except CheckpointError as error:
-        raise ApiError("invalid_value", str(error), "lora_path") from error
-    served.adapters.add(body.lora_name)
+        await served.client.load_adapter(name, body.lora_path)
+    except HotshoeError as error:
+        if is_new:
+            served.adapters.discard(name)
+        if isinstance(error, CheckpointError):
+            raise ApiError("invalid_value", str(error), "lora_path") from error
+        raise
     return Done()
 
 
@@ -171,6 +181,8 @@ async def unload_adapter(call: Call, body: UnloadAdapterRequest) -> Done:
     try:
         await served.client.unload_adapter(body.lora_name)
     except RequestError as error:
+        if error.field == "adapter":  # it is not loaded: the engine may have been started anew
+            served.adapters.discard(body.lora_name)
         raise ApiError("invalid_value", str(error), "lora_name") from error
     served.adapters.discard(body.lora_name)
     return Done()
