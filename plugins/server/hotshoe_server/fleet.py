@@ -33,7 +33,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.response import choose_format
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.plans import Plan, check_names, model_name, one_of, plan_of
+from hotshoe_server.plans import Plan, check_names, model_name, plan_of
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.state import Served, ServerState, Shared
 from hotshoe_server.store import ResponseStore
@@ -98,20 +98,19 @@ class Fleet:
         """Load a model, in a thread.
 
         Raises:
-            UserError: It cannot be loaded as asked. Where it has no room beside the others, the
-                error says what these take. Where it is none, the error says that there are others.
+            HotshoeError: It cannot be loaded. Where there are several, the error names the model,
+                and where it does not fit, says what each of them takes.
         """
         try:
-            with one_of(self.plans, plan):
-                return self._build(plan)
-        except MemoryLimitError as error:
-            lines = self.memory_plan()
-            if not lines:
-                raise
-            beside = "\n  ".join(lines)
-            raise MemoryLimitError(
-                f"{plan.names[0]} does not fit beside the other models: {error}\n  {beside}"
-            ) from error
+            return self._build(plan)
+        except HotshoeError as error:
+            if len(self.plans) > 1 or self._models:
+                what, lines = plan.names[0], []
+                if isinstance(error, MemoryLimitError):
+                    what, lines = f"{what} does not fit", self.memory_plan()
+                said = "\n  ".join([f"{what}: {error}", *lines])
+                error.args = (said, *error.args[1:])
+            raise
 
     def attach(self, server: ServerState) -> None:
         """Belong to a server, whose first model was loaded last."""
@@ -125,8 +124,10 @@ class Fleet:
         return self._limit is not None
 
     def memory_plan(self) -> list[str]:
-        """Say what each model takes, a line each."""
-        return [_memory_line(served) for served in list(self._models.values())]
+        """Say what each model takes, and at the start what those to come may take, a line each."""
+        lines = [_memory_line(served) for served in list(self._models.values())]
+        missing = () if self._server else reversed(self.plans)  # in the order in which they load
+        return lines + [_share_line(p) for p in missing if p.names[0] not in self._models]
 
     # What requests see.
 
@@ -298,10 +299,10 @@ class Fleet:
         try:
             return await in_thread(lambda: self.build(plan))
         except (UserError, CheckpointError) as error:
-            _log.warning("%s was not loaded: %s", plan.names[0], error)
+            _log.warning("not loaded: %s", error)
             raise ApiError("invalid_value", str(error), "model") from error
         except HotshoeError as error:
-            _log.error("%s was not loaded: %s", plan.names[0], error)
+            _log.error("not loaded: %s", error)
             raise ApiError("model_not_loaded") from error
 
     def _busy(self, limit_s: float) -> ApiError:
@@ -379,6 +380,14 @@ def _memory_line(served: Served) -> str:
     sizes = served.client.info.memory.items()
     parts = ", ".join(f"{use} {size / MIB:,.0f} MiB" for use, size in sizes) or "unknown"
     return f"{served.name} ({state_of(served)}): {parts}"
+
+
+def _share_line(plan: Plan) -> str:
+    engine = plan.engine
+    share = f"memory_share {engine.memory_share or 1:.3g} of the memory that is free then"
+    if engine.kv_cache_memory_bytes is not None:
+        share = f"kv_cache_memory_bytes {engine.kv_cache_memory_bytes / MIB:,.0f} MiB"
+    return f"{plan.names[0]} (not loaded yet): {share}"
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:

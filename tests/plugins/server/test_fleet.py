@@ -56,8 +56,8 @@ def open_fleet(tokenizer, plugins):
     def build(names: tuple[str, ...] = NAMES, base: EngineConfig = BASE, **options: Any) -> Served:
         engines: dict[str, ScriptedEngine] = {}
         loaded: dict[str, Plan] = {}
-        given = {"model_wait_timeout_s": 30.0, "shutdown_timeout_s": 30.0, **options}
-        config = ServerConfig(models=dict.fromkeys(names, "demo"), **given)
+        given = {"models": dict.fromkeys(names, "demo"), "model_wait_timeout_s": 30.0}
+        config = ServerConfig(**{**given, "shutdown_timeout_s": 30.0, **options})
         plans = make_plans(EngineConfig(), config, has_model=False)
 
         def load(plan: Any) -> ScriptedEngine:
@@ -364,7 +364,7 @@ def test_unloading_what_is_in_use(open_fleet, mode: str) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        ({"seed": 1}, 400, "more does not fit beside the other models: the weights need more"),
+        ({"seed": 1}, 400, "more does not fit: the weights need more"),
         ({"seed": 2}, 503, "did not start"),
         ({"max_num_seq": 2}, 400, "did you mean max_num_seqs"),
         ({"port": 2}, 400, "unknown option port"),
@@ -481,13 +481,41 @@ def test_a_killed_engine_leaves_the_other_model_serving(run_server) -> None:
     assert server.stop() == 0
 
 
-def test_a_model_too_many_is_told_from_a_lone_one() -> None:
-    def build(plan: Plan) -> Any:
-        raise CheckpointError(f"no model at {plan.engine.model}")
+@pytest.mark.parametrize(
+    "error",
+    [CheckpointError("no adapter at /x"), RequestError("no", "field"), EngineDeadError("it ended")],
+)
+def test_an_error_names_its_model_where_there_are_several(error: Exception) -> None:
+    said = str(error)
 
-    plans = make_plans(EngineConfig("demo"), ServerConfig(models={"extra": "extra"}), True)
-    fleet = Fleet(plans, EngineConfig(), build, pytest.fail, print)
-    with pytest.raises(CheckpointError, match=r"at extra; .* these are 2 \(demo, extra\): leave"):
-        fleet.build(plans[1])
-    with pytest.raises(CheckpointError, match=r"^no model at other$"):  # one that is loaded later
-        fleet.build(Plan(ServerConfig(), EngineConfig("other")))
+    def build(plan: Plan) -> Any:
+        raise error
+
+    def fleet(*names: str) -> Fleet:
+        config = ServerConfig(models=dict.fromkeys(names, "demo"))
+        return Fleet(make_plans(BASE, config, False), BASE, build, pytest.fail, print)
+
+    for several, wanted in ((fleet("one"), said), (fleet("one", "two"), f"one: {said}")):
+        with pytest.raises(type(error)) as raised:
+            several.build(several.plans[0])
+        assert (raised.value, str(raised.value)) == (error, wanted)
+    assert getattr(error, "field", "field") == "field"
+
+
+def test_the_first_model_to_load_that_does_not_fit_is_named_with_the_plan(open_fleet) -> None:
+    models = {"one": "demo", "two": {"model": "demo", "seed": 1}}
+    models["three"] = {"model": "demo", "kv_cache_memory_bytes": 3 << 30}
+    with pytest.raises(MemoryLimitError) as raised:
+        open_fleet(models=models)
+    assert str(raised.value).splitlines() == [
+        "two does not fit: the weights need more",
+        "  three (ready): unknown",
+        "  two (not loaded yet): memory_share 0.5 of the memory that is free then",
+        "  one (not loaded yet): memory_share 1 of the memory that is free then",
+    ]
+    models["three"]["seed"] = 1
+    with pytest.raises(MemoryLimitError) as raised:
+        open_fleet(models=models)
+    first, plan = str(raised.value).splitlines()[:2]
+    assert first == "three does not fit: the weights need more"
+    assert plan == "  three (not loaded yet): kv_cache_memory_bytes 3,072 MiB"
