@@ -109,7 +109,8 @@ class Offload:
         """Form rings, once all layers are built and before weights are loaded.
 
         Args:
-            alone: There are no other stages, whose layers may be meant.
+            alone: There are no other stages, whose layers may be meant; otherwise they agree later
+                whether there is nothing to save (`check`).
 
         Raises:
             ConfigError: Nothing would be saved, or less than asked for.
@@ -122,7 +123,16 @@ class Offload:
             units = [one for one in kind if one.layer in chosen]
             if len(units) > PLACES:
                 self.rings.append(Ring(self, units))
-        if not self.rings and alone:
+        if alone:
+            self.check(not self.rings)
+
+    def check(self, saves_nothing: bool) -> None:
+        """Refuse what saves nothing on any device.
+
+        Raises:
+            ConfigError: So it is.
+        """
+        if saves_nothing:
             raise ConfigError(
                 f"{self._option}: no three layers have weights of one kind that it means, so "
                 "nothing would be saved; names are like model.layers.0.mlp.down_proj.weight, and "

@@ -107,6 +107,15 @@ class Peers:
                 own = not group.all_reduce(against).item()
         return own
 
+    def check_offload(self, ctx: BuildContext) -> None:
+        """Refuse weights for host memory that no stage has.
+
+        Raises:
+            ConfigError: On every rank.
+        """
+        if ctx.offload is not None:
+            ctx.offload.check(self.agree(not ctx.offload.rings, ctx.device))
+
     def all_specs(self, own: list[CacheSpec], device: str) -> tuple[list[CacheSpec], int]:
         """Return the caches of all stages' layers, and how many come before this stage's own."""
         if self.pp is None:

@@ -150,6 +150,7 @@ class TorchWorker:
         if self._rendezvous is not None:
             with self._phase("meet other ranks"):
                 self._peers.open(self._rendezvous)
+                self._peers.check_offload(ctx)
                 own = [layer.cache_spec for layer in ctx.cache_layers]
                 self._specs, self._first_layer = self._peers.all_specs(own, ctx.device)
         with self._phase("load weights"), torch.inference_mode():

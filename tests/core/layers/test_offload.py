@@ -198,6 +198,9 @@ def test_what_would_save_nothing_is_refused_unless_another_stage_may_save() -> N
     with pytest.raises(ConfigError, match="no three layers have weights of one kind"):
         offload.plan(alone=True)
     offload.plan(alone=False)
+    offload.check(saves_nothing=False)
+    with pytest.raises(ConfigError, match="no three layers have weights of one kind"):
+        offload.check(saves_nothing=True)
     kept[2].load("w", torch.ones(8, 4))
     assert kept[2].nbytes() == SPEC_BYTES and set(kept[2].state()) == {"w"}
 

@@ -1,5 +1,6 @@
 """Two stages of two ranks each, as threads over the reference communicator."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,8 @@ import pytest
 import torch
 
 from hotshoe.engine.ranks.agent import free_port
+from hotshoe.errors import ConfigError
+from hotshoe.layers.offload import Offload
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.peers import Peers, entering_size
 from hotshoe.slots import CommunicatorSpec, Rendezvous
@@ -84,6 +87,23 @@ def test_ranks_agree_if_none_is_against(ranks, against: tuple[int, ...]) -> None
         return peers.agree(number not in against, "cpu")
 
     assert ranks(work) == [not against] * 4
+
+
+@pytest.mark.parametrize("stage", [0, 1, None])
+def test_weights_for_host_memory_that_no_stage_has_are_refused_by_all(ranks, stage) -> None:
+    def work(peers: Peers) -> str:
+        offload = Offload("offload_weights", re.compile("typo"), 0)
+        offload.plan(alone=False)
+        offload.rings = [object()] if peers.mesh.pp.rank == stage else []
+        try:
+            peers.check_offload(SimpleNamespace(offload=offload, device="cpu"))
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    said = ranks(work)
+    assert len(set(said)) == 1
+    assert said[0].startswith("offload_weights: no three layers") == (stage is None)
 
 
 def test_alone_there_is_nobody_to_hear() -> None:
