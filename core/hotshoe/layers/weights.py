@@ -22,11 +22,14 @@ from hotshoe.layers.formats import FLOATS
 from hotshoe.layers.stacks import Parts, unstacked
 
 if TYPE_CHECKING:
+    from hotshoe.layers.formats import WeightFormat
     from hotshoe.loader.sources import TensorSource
 
 Sink = Callable[[Tensor], None]
 #: The memory of a host, whatever computes.
 HOST = torch.device("cpu")
+#: Where a quantized checkpoint says which tensors it has of a matrix.
+SAID = "quantization_config (in config.json or hf_quant_config.json: its form, its layers)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,12 +95,14 @@ class WeightTable:
 
     Attributes:
         decode: Puts a checkpoint's tensors together before they are looked at; see `WeightFormat`.
+        quantized: The checkpoint has a `quantization_config`, which may be what is wrong.
         reopen: Opens the checkpoint that was loaded last; None where that are no files, or others
             by now, or weights were replaced since.
     """
 
     def __init__(self) -> None:
         self.decode: Callable[[TensorSource], TensorSource] | None = None
+        self.quantized = False
         self.expected: dict[str, ExpectedWeight] = {}
         self._elsewhere: list[re.Pattern[str]] = []
         self._ignored: list[tuple[re.Pattern[str], str]] = []
@@ -108,6 +113,13 @@ class WeightTable:
         self._stacks: dict[str, Parts] = {}
         self._transposed: set[str] = set()
         self.reopen: Callable[[], TensorSource | None] = lambda: None
+
+    def follow(self, format: WeightFormat) -> None:
+        """Take from a format what it says of all of a checkpoint's tensors."""
+        self.decode = format.decode
+        self.ignore(format.unused)
+        for pattern, replacement in format.renames:
+            self.rename(pattern, replacement)
 
     def expect(
         self,
@@ -201,9 +213,10 @@ class WeightTable:
                 if why:
                     self.unused.setdefault(why, set()).add(name)
                 return False
+        first = f"{SAID}, then " * self.quantized
         raise CheckpointError(
             f"the checkpoint holds {name}, which this architecture does not have; "
-            "check `architectures` and the layer counts in config.json"
+            f"check {first}`architectures` and the layer counts in config.json"
         )
 
     def check(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -248,7 +261,8 @@ class WeightTable:
             CheckpointError: Names the first missing tensors.
         """
         if self._missing:
-            raise CheckpointError(f"the checkpoint lacks {_listed(self._missing)}")
+            hint = f"; check {SAID}" * self.quantized
+            raise CheckpointError(f"the checkpoint lacks {_listed(self._missing)}{hint}")
 
     def where(self, name: str) -> tuple[Place, ...]:
         """Return the places of a checkpoint tensor; none of one that is not expected."""

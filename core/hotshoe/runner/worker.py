@@ -38,6 +38,7 @@ from hotshoe.loader import Target, load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder, class_pooling
+from hotshoe.models.quantization import stored_quantization
 from hotshoe.platform import MemoryBudget, Platform, Rehearsing
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
@@ -222,10 +223,8 @@ class TorchWorker:
             further=wants_further(config),
             offload=offload_of(config, self._selector.judged.device),
         )
-        ctx.weights.decode = self._format.decode
-        ctx.weights.ignore(self._format.unused)
-        for pattern, replacement in self._format.renames:
-            ctx.weights.rename(pattern, replacement)
+        ctx.weights.follow(self._format)
+        ctx.weights.quantized = stored_quantization(self._model_config) is not None
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)
         if ctx.adapters is not None and self._mesh.pp.size == 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.plugins.quantization.writers import Written, awq, eight_bits, packed, write
+from tests.plugins.quantization.writers import Written, awq, eight_bits, fp4, packed, write
 
 import hotshoe_demo
 from hotshoe import LLM
@@ -97,6 +97,10 @@ PACKED = {
 }
 
 
+def with_group(**changed: object) -> dict[str, object]:
+    return PACKED | {"config_groups": {"g": PACKED["config_groups"]["g"] | changed}}
+
+
 @pytest.mark.parametrize(
     ("written", "candidate", "rows"),
     [
@@ -157,4 +161,30 @@ def test_broken_files(tiny: Path, tmp_path: Path, spoil, words: str) -> None:
     spoil(tensors)
     save_file(tensors, stored / "model.safetensors")
     with pytest.raises(CheckpointError, match=words):
+        LLM(str(stored), platform="cpu", skip_tokenizer_init=True, max_model_len=64)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "said", "words"),
+    [
+        (packed(4, 32, True), PACKED | {"format": "int-quantized"}, "holds .*weight_packed"),
+        (packed(4, 32, True), with_group(targets=["re:.*none"]), "holds .*weight_packed"),
+        (
+            packed(4, 32, True),
+            with_group(weights=INTEGERS | {"actorder": "group"}),
+            "lacks .*weight_g_idx",
+        ),
+        (
+            fp4(16, "modelopt"),
+            {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
+            "holds .*weight_scale_2",
+        ),
+    ],
+    ids=["format", "targets", "actorder", "quant_algo"],
+)
+def test_a_wrong_description_is_named(
+    tiny: Path, tmp_path: Path, quantize, said: dict, words: str
+) -> None:
+    stored, _ = write(tiny, tmp_path, Written(said, {"": quantize}))
+    with pytest.raises(CheckpointError, match=f"{words}.*; check quantization_config"):
         LLM(str(stored), platform="cpu", skip_tokenizer_init=True, max_model_len=64)
