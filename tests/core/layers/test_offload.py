@@ -199,6 +199,7 @@ def test_what_would_save_nothing_is_refused_unless_another_stage_may_save() -> N
         offload.plan(alone=True)
     offload.plan(alone=False)
     offload.check(saves_nothing=False)
+    assert offload.report() == {"offloaded weights": "none of this stage"}
     with pytest.raises(ConfigError, match="no three layers have weights of one kind"):
         offload.check(saves_nothing=True)
     kept[2].load("w", torch.ones(8, 4))
