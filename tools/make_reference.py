@@ -186,6 +186,7 @@ VLLM_VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "`--platform-options.cores`, such as `0-3`",
     "VLLM_ENGINE_ITERATION_TIMEOUT_S": "`--engine-stall-timeout-s`",
     "VLLM_HOST_IP": "`--master-addr`",
+    "VLLM_LORA_RESOLVER_CACHE_DIR": "`--lora-dir DIR`",
     "VLLM_PLUGINS": "`--disable-plugins`",
     "VLLM_SERVER_DEV_MODE": "`--admin-socket` or `--admin-key-file`",
     "VLLM_TARGET_DEVICE": "`--platform`",

@@ -15,6 +15,7 @@ OFFERS = {
     "platforms": "hotshoe_platforms",
     "models": "hotshoe_named_models",
     "model sources": "hotshoe_model_sources",
+    "adapter resolvers": "hotshoe_adapter_resolvers",
     "model files": "hotshoe_model_files",
     "architectures": "hotshoe_models",
     "model implementations": "hotshoe_model_impls",

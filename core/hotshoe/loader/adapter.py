@@ -23,8 +23,9 @@ from hotshoe.layers.adapters import Factors
 from hotshoe.loader.checkpoint import is_finite
 from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.models.files import parse_json, read_text
+from hotshoe.models.source import ADAPTER_FILES
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = ADAPTER_FILES
 MAX_CONFIG_BYTES = 2**20
 MAX_ALPHA = 1e9
 #: What tensors are, in the order of `Factors`.

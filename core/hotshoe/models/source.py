@@ -1,6 +1,7 @@
 """What a source of models is asked and answers, where MODEL names no directory of this machine.
 
-Sources are plugins (hook `hotshoe_model_sources`); core itself fetches nothing.
+Sources are plugins (hook `hotshoe_model_sources`); core itself fetches nothing. So are resolvers of
+adapters (hook `hotshoe_adapter_resolvers`), which a server asks while it runs.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+#: What an adapter in the form of PEFT consists of: its configuration, and its weights.
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +56,24 @@ class ModelSource(Protocol):
 
         Raises:
             CheckpointError: It cannot be had; the message says why and what to do.
+        """
+        ...
+
+
+class AdapterResolver(Protocol):
+    """What hook `hotshoe_adapter_resolvers` names."""
+
+    def __call__(self, name: str, folder: Path | None) -> Path | None:
+        """Return the directory of an adapter in the form of PEFT; None when the name is none here.
+
+        Called in a thread, by several at once, with names that come from strangers: check the name
+        before anything is done with it, and the size of files before they are fetched.
+
+        Args:
+            name: As a request has it: 1 to 256 characters, and no model's name.
+            folder: Where fetched files are kept; None for the resolver's own place.
+
+        Raises:
+            CheckpointError: It cannot be had now. The message goes to the server's log alone.
         """
         ...

@@ -85,6 +85,14 @@ def hotshoe_model_sources() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_adapter_resolvers() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name what finds adapters that requests name: `{"hub": "module:find_adapter"}`.
+
+    See `hotshoe.models.source.AdapterResolver`. Only those of `--lora-resolver` are imported.
+    """
+
+
+@hookspec
 def hotshoe_model_files() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Read models that are files, by the ending of their names: `{"gguf": "module:FORMAT"}`.
 

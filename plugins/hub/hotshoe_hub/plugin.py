@@ -11,3 +11,9 @@ HOTSHOE_HOOK_API = 2
 def hotshoe_model_sources() -> Mapping[str, str]:
     """Name the source."""
     return {"hub": "hotshoe_hub.source:fetch"}
+
+
+@hookimpl
+def hotshoe_adapter_resolvers() -> Mapping[str, str]:
+    """Name the resolver, which serves where `--lora-resolver hub` says so."""
+    return {"hub": "hotshoe_hub.adapters:find_adapter"}

@@ -78,7 +78,7 @@ def fetch(wanted: WantedModel) -> FoundModel | None:
         if wanted.weights and _is_consolidated(Path(path)):
             path = _download(wanted, consolidated=True)
     except Exception as error:  # the library lets through what its transports raise
-        raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
+        raise CheckpointError(failure(_title(wanted), error)) from error
     return FoundModel(Path(path), Path(path).name)  # a snapshot's folder is named by its commit
 
 
@@ -94,7 +94,7 @@ def _probed(wanted: WantedModel) -> FoundModel:
             revision = HfApi().model_info(wanted.name, revision=revision, timeout=PROBE_S).sha
         except (RepositoryNotFoundError, RevisionNotFoundError) as error:
             if isinstance(error, RevisionNotFoundError) or not _was_fetched(wanted):
-                raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
+                raise CheckpointError(failure(_title(wanted), error)) from error
         except Exception as error:  # no network, a slow one, or offline mode
             _log.debug("the Hub was not asked for %s: %s", wanted.name, error)
     return FoundModel(Path(wanted.name), revision or "main")
@@ -141,12 +141,12 @@ def _patterns(wanted: WantedModel) -> list[str]:
 
 def _title(wanted: WantedModel) -> str:
     revision = f" (revision {wanted.revision})" if wanted.revision else ""
-    return f"{wanted.name}{revision} cannot be fetched"
+    return f"{wanted.name}{revision}"
 
 
-def _reason(error: Exception) -> str:
-    for kind, text in FAILURES:
-        if isinstance(error, kind):
-            return text
+def failure(title: str, error: Exception) -> str:
+    """Say why something cannot be fetched, and what to do."""
     first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}; what has arrived is kept, so try again"
+    other = f"{type(error).__name__}: {first}; what has arrived is kept, so try again"
+    reason = next((text for kind, text in FAILURES if isinstance(error, kind)), other)
+    return f"{title} cannot be fetched: {reason}"

@@ -20,18 +20,24 @@ from hotshoe_server.endpoints import ENDPOINTS, OPTIONAL
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint, Parts, PublicFile, blamed
 from hotshoe_server.guard import Guard
+from hotshoe_server.named_adapters import NamedAdapters
 from hotshoe_server.openapi import openapi_endpoint
 from hotshoe_server.route import EndpointApp, error_response
 from hotshoe_server.state import ServerState
 
 
-def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = None) -> ASGIApp:
+def create_app(
+    server: ServerState,
+    extensions: Mapping[str, Parts] | None = None,
+    adapters: NamedAdapters | None = None,
+) -> ASGIApp:
     """Return the ASGI application of a server whose engine is ready.
 
     Args:
         server: What endpoints share; observers of the extensions are added to it.
         extensions: What others add, by name, built for this server. Their lifespans are the
             caller's.
+        adapters: Finds adapters that requests name, if anything does.
 
     `server.turn_away` is set where requests may be refused without the application.
 
@@ -42,6 +48,8 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
     endpoints: list[Endpoint] = [*ENDPOINTS]
     for name, own in OPTIONAL.items():
         endpoints += own if getattr(server.config, name) else ()
+    if adapters is not None:
+        endpoints = [adapters.wrap(endpoint) for endpoint in endpoints]
     files: list[PublicFile] = []
     routes = _routes(server, endpoints, ())
     for name, parts in added.items():

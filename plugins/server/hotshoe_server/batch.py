@@ -132,12 +132,15 @@ class Job:
         """
         from hotshoe_server.app import create_app
         from hotshoe_server.fleet import make_state
+        from hotshoe_server.named_adapters import named_adapters
 
+        plugins = PluginManager(disabled=engine.disable_plugins)
         client = load(engine, "process", self._tell)
         try:
-            state = make_state(config, client, PluginManager(disabled=engine.disable_plugins))
+            state = make_state(config, client, plugins)
             try:
-                await self._answer_all(state, create_app(state))
+                app = create_app(state, adapters=named_adapters(state, plugins))
+                await self._answer_all(state, app)
             finally:
                 state.store.close()
         finally:

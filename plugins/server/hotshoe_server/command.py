@@ -174,10 +174,12 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
     """Find what would be found only when the model has been loaded, or by every API process.
 
     Raises:
-        UserError: Keys or a certificate cannot be used, or a parser's name is unknown.
+        UserError: Keys or a certificate cannot be used, a parser's or a resolver's name is unknown,
+            or a directory is none.
     """
     from hotshoe.text.response import choose_format
     from hotshoe_server.guard import keyrings
+    from hotshoe_server.named_adapters import find_resolvers
     from hotshoe_server.schemas.chat import RESERVED_VARIABLES
     from hotshoe_server.sockets import check_certificate
 
@@ -190,6 +192,7 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
     for role, name in (("tool", config.tool_call_parser), ("reasoning", config.reasoning_parser)):
         if name != "auto":
             choose_format(plugins, role, name, {})
+    find_resolvers(config, plugins)
 
 
 def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:

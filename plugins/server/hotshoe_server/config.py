@@ -22,6 +22,7 @@ SERVER_GROUPS = {
     "access": "api_key",
     "parsing": "tool_call_parser",
     "several models": "models",
+    "adapters by name": "lora_dir",
     "request limits": "max_body_bytes",
 }
 MIB = 2**20
@@ -123,6 +124,25 @@ class ServerConfig:
         high=86400,
     )
 
+    lora_dir: str | None = option(
+        None, "directory of adapters: requests may name each by the name of its folder there"
+    )
+    lora_resolver: list[str] = option(
+        [], "plugin that finds adapters by name: hub fetches those that requests name OWNER/REPO"
+    )
+    max_resolved_loras: int = option(
+        256,
+        "most adapters that are loaded because requests named them; the one unused longest goes",
+        low=1,
+        high=4096,
+    )
+    lora_wait_timeout_s: float = option(
+        60.0,
+        "seconds that a request waits until its adapter is found and loaded",
+        low=0.01,
+        high=86400,
+    )
+
     max_body_bytes: int | None = option(
         None,
         "longest request body; default: 4 MiB and 64 bytes for each token of max_model_len",
@@ -169,6 +189,11 @@ class ServerConfig:
             raise ConfigError("uds and admin_socket need paths of their own")
         if self.api_processes > 1 and not self.engine_process:
             raise ConfigError("several API processes need the engine in a process of its own")
+        if self.finds_adapters and self.api_processes > 1:
+            raise ConfigError(
+                "lora_dir and lora_resolver need one API process, which knows what is loaded; "
+                "leave api_processes"
+            )
         if self.has_models and self.api_processes > 1:
             raise ConfigError("several models are served by one API process; leave api_processes")
         if self.has_models and not self.engine_process:
@@ -191,6 +216,11 @@ class ServerConfig:
     def has_models(self) -> bool:
         """True when several models are asked for, now or later."""
         return bool(self.models) or self.max_resident_models is not None
+
+    @property
+    def finds_adapters(self) -> bool:
+        """True when requests may name adapters that nobody has loaded."""
+        return self.lora_dir is not None or bool(self.lora_resolver)
 
     @property
     def has_keys(self) -> bool:

@@ -70,6 +70,7 @@ CATALOG: dict[str, ErrorKind] = {
     "out_of_memory": ErrorKind(503, _SERVER),
     "model_asleep": ErrorKind(503, _SERVER, "the model is asleep"),
     "models_busy": ErrorKind(503, _SERVER, "all models are busy"),
+    "adapter_not_ready": ErrorKind(503, _SERVER, "the adapter is not loaded yet"),
     "model_not_loaded": ErrorKind(503, _SERVER, "the model's engine did not start; see the log"),
     "engine_paused": ErrorKind(503, _SERVER, "the engine is paused until POST /resume"),
     "engine_asleep": ErrorKind(503, _SERVER, "the engine is asleep until POST /wake_up"),

@@ -406,13 +406,17 @@ async def in_thread(work: Callable[[], T]) -> T:
         if not future.done():
             method(value)
 
+    def tell(method: Callable[[Any], None], value: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(settle, method, value)
+
     def run() -> None:
         try:
             found = work()
         except BaseException as error:
-            loop.call_soon_threadsafe(settle, future.set_exception, error)
+            tell(future.set_exception, error)
         else:
-            loop.call_soon_threadsafe(settle, future.set_result, found)
+            tell(future.set_result, found)
 
     threading.Thread(target=run, name="hotshoe-load", daemon=True).start()
     return await future

@@ -57,11 +57,16 @@ def make_plans(engine: EngineConfig, config: ServerConfig, has_model: bool) -> l
             others.
 
     Raises:
-        ConfigError: An option of a model is bad, or two models have a name in common.
+        ConfigError: An option of a model is bad, two models have a name in common, or none takes
+            the adapters that requests may name.
     """
     plans = [] if config.models and not has_model else [Plan(config, engine)]
     plans += [plan_of(name, own, engine, config) for name, own in config.models.items()]
     check_names(plans)
+    if config.finds_adapters and not any(plan.engine.enable_lora for plan in plans):
+        raise ConfigError(
+            "lora_dir and lora_resolver need a model that takes adapters: enable_lora"
+        )
     return shared_memory(plans, config.max_resident_models)
 
 

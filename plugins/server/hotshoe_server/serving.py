@@ -36,6 +36,7 @@ from hotshoe_server.extensions import Parts, ServerExtension, blamed, living
 from hotshoe_server.fleet import Fleet, close_all, close_models, in_thread, make_state
 from hotshoe_server.logs import start_logs
 from hotshoe_server.middleware import operators_parts
+from hotshoe_server.named_adapters import named_adapters
 from hotshoe_server.protocol import FLUSH_S, Connections, let_in, protocol_for
 from hotshoe_server.signals import signals_call
 from hotshoe_server.state import ServerState, Shared, TurnAway
@@ -180,7 +181,7 @@ class Server:
         start_logs(self._config)  # again: what has been loaded brought handlers of its own
         if not await self._enter(parts, stack):
             return
-        app = create_app(state, parts)
+        app = create_app(state, parts, named_adapters(state, self._plugins))
         self._front.app, self._front.refuse = app, state.turn_away or let_in
         self._takes.set()
         self._on_serving()

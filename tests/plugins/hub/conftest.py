@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
 FIRST, SECOND = "a" * 40, "b" * 40
@@ -16,6 +17,7 @@ class Hub:
     """Holds one model, `org/tiny`, and says what was asked for.
 
     Attributes:
+        sizes: What it says of files' sizes, where that is not the truth.
         revisions: Commits by what else they are called; a commit is its own name.
         refused: An error code for every request, with its status, as the real one gives them.
         asked: Methods and paths, in order.
@@ -25,6 +27,7 @@ class Hub:
         self.directory = directory
         self.revisions = {"main": FIRST, "v2": SECOND, FIRST: FIRST, SECOND: SECOND}
         self.refused: tuple[int, str] | None = None
+        self.sizes: dict[str, int | None] = {}
         self.asked: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -63,7 +66,8 @@ class Hub:
                 for name, size, path in zip(names, sizes, paths, strict=True)
             ]
             return 200, {}, json.dumps(entries).encode()
-        siblings = [{"rfilename": name} for name in names]
+        sizes = {name: path.stat().st_size for name, path in zip(names, paths, strict=True)}
+        siblings = [{"rfilename": n, "size": s} for n, s in {**sizes, **self.sizes}.items()]
         about = {"id": "org/tiny", "sha": self.revisions[revision], "siblings": siblings}
         return 200, {}, json.dumps(about).encode()
 
@@ -99,6 +103,20 @@ class Hub:
 
 def _oid(path: Path) -> str:
     return hashlib.sha1(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def at_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client library ask this hub."""
+    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    for name, value in {
+        "ENDPOINT": hub.url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": template,
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_TOKEN_PATH": str(tmp_path / "token"),
+        "HF_HUB_OFFLINE": False,
+    }.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
 
 
 @pytest.fixture

@@ -19,17 +19,7 @@ DESCRIPTION = {
 }
 
 
-@pytest.fixture(autouse=True)
-def at_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    for name, value in {
-        "ENDPOINT": hub.url,
-        "HUGGINGFACE_CO_URL_TEMPLATE": template,
-        "HF_HUB_CACHE": str(tmp_path / "cache"),
-        "HF_TOKEN_PATH": str(tmp_path / "token"),
-        "HF_HUB_OFFLINE": False,
-    }.items():
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
+pytestmark = pytest.mark.usefixtures("at_hub")
 
 
 def fetch(revision: str | None = None, weights: bool = False) -> FoundModel:
