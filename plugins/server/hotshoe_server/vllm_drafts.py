@@ -19,6 +19,8 @@ METHODS: Mapping[str, str] = {
     "qwen3_next_mtp": "mtp",
     "ngram_gpu": "ngram",
 }
+#: Those that run elsewhere, and where.
+MOVED: Mapping[str, str] = {"ngram_gpu": "n-grams are looked up on the host"}
 #: Entries without effect, and why.
 IGNORED: Mapping[str, str] = {
     "attention_backend": "--kernel attention=NAME chooses",
@@ -37,12 +39,13 @@ def meant(value: str, say: Callable[[str], None]) -> str:
 
     Args:
         value: A JSON object, or one word.
-        say: Told of every entry that has no effect here, and of a method that is chosen, in a line.
+        say: Told of every entry that has no effect here, and of a method that is chosen
+            or runs elsewhere, in a line.
     """
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
-        return METHODS.get(value, value)
+        return _method(value, say)
     if not isinstance(found, dict):
         return value
     kept: dict[str, object] = {}
@@ -61,5 +64,12 @@ def meant(value: str, say: Callable[[str], None]) -> str:
         say(f"--speculative-config names no method; by the name of its model it is {chosen}")
         kept["method"] = chosen
     if isinstance(method := kept.get("method"), str):
-        kept["method"] = METHODS.get(method, method)
+        kept["method"] = _method(method, say)
     return json.dumps(kept)
+
+
+def _method(name: str, say: Callable[[str], None]) -> str:
+    """Return a method by its name here."""
+    if name in MOVED:
+        say(f"--speculative-config: method {name} of vLLM is {METHODS[name]} here: {MOVED[name]}")
+    return METHODS.get(name, name)

@@ -381,7 +381,7 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
 
 def _named(name: str, value: str, say: Callable[[str], None]) -> str:
     """Return the value of a flag that both have, by the name that it has here."""
-    if name == DRAFTS:
+    if name in (DRAFTS, f"{DRAFTS}.method"):
         return vllm_drafts.meant(value, say)
     if name == ADAPTERS:
         return _adapter(value)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hotshoe_server.vllm_drafts import IGNORED, METHODS, meant
+from hotshoe_server.vllm_drafts import IGNORED, METHODS, MOVED, meant
 from hotshoe_server.vllm_flags import rewrite
 
 BY_NAME = "by the name of its model it is"
@@ -69,4 +69,8 @@ def test_flags_are_rewritten(name: str) -> None:
         ([f"{flag}.method={name}"], [f"{flag}.method={method}"]),
         ([flag], [flag]),
     ):
-        assert rewrite(words, pytest.fail) == wanted
+        said: list[str] = []
+        assert rewrite(words, said.append) == wanted
+        moved = name in MOVED and words != [flag]
+        assert len(said) == moved
+        assert all(f"method {name} of vLLM is {method} here" in line for line in said)
