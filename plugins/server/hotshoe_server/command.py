@@ -179,7 +179,6 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
     """
     from hotshoe.text.response import choose_format
     from hotshoe_server.guard import keyrings
-    from hotshoe_server.named_adapters import find_resolvers
     from hotshoe_server.schemas.chat import RESERVED_VARIABLES
     from hotshoe_server.sockets import check_certificate
 
@@ -192,7 +191,10 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
     for role, name in (("tool", config.tool_call_parser), ("reasoning", config.reasoning_parser)):
         if name != "auto":
             choose_format(plugins, role, name, {})
-    find_resolvers(config, plugins)
+    if config.finds_adapters:  # a supervisor needs none of what this imports
+        from hotshoe_server.named_adapters import find_resolvers
+
+        find_resolvers(config, plugins)
 
 
 def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:
