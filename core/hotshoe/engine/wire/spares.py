@@ -113,12 +113,21 @@ def fork_spare(module: str, blocked: Sequence[int]) -> Role | None:
     ours.close()
     _SPARES.clear()
     os.setpgid(0, 0)
+    _forget_handlers()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)  # what a command prints is its own
     words = _hear(theirs)
     return Role(module, [str(theirs.detach()), *words])
+
+
+def _forget_handlers() -> None:
+    """Answer signals as a program does that has just been started."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            own = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, own)
 
 
 def take_spare(command: Sequence[str], arguments: Sequence[str]) -> Spare | None:

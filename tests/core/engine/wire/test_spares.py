@@ -35,12 +35,14 @@ def spare(tmp_path: Path, monkeypatch) -> Iterator[spares.Spare]:
     (tmp_path / f"{MODULE}.py").write_text(ROLE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(98))  # not one of the fork's
     role = spares.fork_spare(MODULE, children.BLOCKED)
     if role is not None:
         try:
             os._exit(role.run())
         finally:
             os._exit(99)
+    signal.signal(signal.SIGTERM, before)
     made = spares._SPARES[MODULE]
     yield made
     spares._SPARES.clear()
