@@ -51,7 +51,7 @@ def format_of(operations: Operations, method: str, config: Mapping[str, Any]) ->
     if stored:
         found = pick("weight format", stored, "hotshoe_weight_formats")
         made = checked_format(resolve_lazy(found)(dict(config)), stored)
-        if made.renames or made.decode is not None:
+        if made.renames or (made.decode is not None and not made.same_names):
             raise ValueError(
                 f"quantization {NAME}: a {stored} checkpoint like this has tensors that hosts "
                 "would not find by name; use the host's own method"

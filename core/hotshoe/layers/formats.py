@@ -110,6 +110,8 @@ class WeightFormat(Protocol):
             their names, before a layer asks; not if there are none, as with random weights.
         decode: Of a format whose tensors have no shape that a layer could ask for. It maps a
             checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
+        same_names: What `decode` returns has tensors of the checkpoint alone, by their names. Then
+            an engine that brings tensors by name can do without it.
     """
 
     online: bool
@@ -119,6 +121,7 @@ class WeightFormat(Protocol):
     unpack: Callable[[str], None] | None = None
     survey: Callable[[Iterable[str]], None] | None = None
     decode: Callable[[TensorSource], TensorSource] | None = None
+    same_names: bool = False
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the form in which kernels get a layer's matrix; None for plain numbers."""

@@ -26,7 +26,7 @@ class WrappedFormat(WeightFormat):
         self._inner = inner
         self.online, self.unused, self.renames = inner.online, inner.unused, inner.renames
         self.kv_scales, self.unpack, self.decode = inner.kv_scales, inner.unpack, inner.decode
-        self.survey = inner.survey
+        self.survey, self.same_names = inner.survey, inner.same_names
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the format's answer."""

@@ -82,7 +82,7 @@ class StoredFormat(WeightFormat):
     ) -> None:
         self.scheme = scheme
         if needless is not None:
-            self.decode = lambda source: Without(source, needless)
+            self.decode, self.same_names = lambda source: Without(source, needless), True
         self.unused = (*OTHER_SCALES, *unused)
         self.renames = (*renames, *(KV_RENAMES if kv_scales else ()))
         self.kv_scales = KV_NAMES if kv_scales else None
