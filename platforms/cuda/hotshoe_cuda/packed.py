@@ -1,7 +1,7 @@
 """Candidate `packed` of slot `linear`: numbers of four bits with few rows of x, on sm_90.
 
 Weights lie as `hotshoe_triton.groups` packs them. More rows, and an x that the copy engine cannot
-read, go through its kernels. One row has a kernel of its own, `one_row`, for the usual forms.
+read, go through its kernels. One row has a kernel of its own, `one_row`, in forms that `ran` names.
 """
 
 from __future__ import annotations
