@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hotshoe.slots.mixers import IndexerKeysOp
 from hotshoe.types.rows import RowForm
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hotshoe.slots.step import CacheView, StepShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +52,8 @@ class BlockIndexerSpec:
         return RowForm(self.head_dim, 0, self.dtype, self.kv_dtype)
 
 
-class BlockIndexerOp(Protocol):
-    """The choice of blocks. It writes the cache of keys and reads it."""
-
-    def prepare(self, shape: StepShape, view: CacheView) -> Any:
-        """Plan a step, as `AttentionOp.prepare` does."""
-        ...
-
-    def write(
-        self,
-        q: Tensor,
-        key: Tensor,
-        positions: Tensor,
-        cos_sin: Tensor,
-        cache: Tensor,
-        slot_mapping: Tensor,
-    ) -> Tensor:
-        """Rotate q and keys, and write the step's keys, as `IndexerOp.write` does."""
-        ...
+class BlockIndexerOp(IndexerKeysOp, Protocol):
+    """The choice of blocks. It reads the cache of keys that it writes as an `IndexerKeysOp`."""
 
     def __call__(self, q: Tensor, cache: Tensor, prepared: Any) -> Tensor:
         """Choose; float32 inside.

@@ -131,8 +131,8 @@ class SparseMlaOp(Protocol):
         ...
 
 
-class IndexerOp(Protocol):
-    """The choice of tokens that a query attends to. It writes the cache of keys and reads it."""
+class IndexerKeysOp(Protocol):
+    """The part that `IndexerOp` and `BlockIndexerOp` share: a cache of keys, planned, written."""
 
     def prepare(self, shape: StepShape, view: CacheView) -> Any:
         """Plan a step, as `AttentionOp.prepare` does."""
@@ -154,14 +154,19 @@ class IndexerOp(Protocol):
             key: [num_tokens, head_dim], normed, not yet rotated.
             positions: [num_tokens] int32.
             cos_sin: [max_position, rope_dim] float32, cosines then sines.
-            cache: [num_blocks, block_size, width], rows as `IndexerSpec.row` says, of the kv
-                dtype or bytes; written at slot_mapping, nowhere else.
+            cache: [num_blocks, block_size, width], rows as the specification's `row` says, of the
+                kv dtype or bytes; written at slot_mapping, nowhere else.
             slot_mapping: [num_tokens] int32.
 
         Returns:
             q, rotated; may be a view of what was given.
         """
         ...
+
+
+class IndexerOp(IndexerKeysOp, Protocol):
+    """The choice of tokens that a query attends to. It reads the cache of keys that it writes as
+    an `IndexerKeysOp`."""
 
     def __call__(self, q: Tensor, weights: Tensor, cache: Tensor, prepared: Any) -> Tensor:
         """Choose; float32 inside.

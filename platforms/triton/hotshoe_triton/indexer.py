@@ -7,11 +7,13 @@ any length.
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, IndexerSpec, Verdict, whole_step
+from hotshoe.slots import AttentionMetadata, BlockIndexerSpec, IndexerSpec, Verdict, whole_step
 from hotshoe_triton.attention import MIN_ROWS, request_block
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.kv import row_limit, row_refusals, row_views
@@ -27,25 +29,27 @@ KEYS, TOGETHER = 1024, 2048
 ALIGNED = 16
 
 
+def key_refusals(spec: IndexerSpec | BlockIndexerSpec, facts: DeviceFacts) -> dict[str, bool]:
+    """Return which of an indexer's sizes and types its kernels cannot have."""
+    turned = spec.rope_dim % 2 or spec.rope_dim > spec.head_dim
+    return {
+        **row_refusals(spec.row, facts),
+        f"{spec.num_heads} heads are above {MAX_HEADS}": spec.num_heads > MAX_HEADS,
+        f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
+        f"rope_dim {spec.rope_dim} is odd or above head_dim {spec.head_dim}": bool(turned),
+    }
+
+
 def supports(spec: IndexerSpec, facts: DeviceFacts) -> Verdict:
     """Judge sizes and types."""
-    return judge(
-        facts,
-        spec.dtype,
-        {
-            **row_refusals(spec.row, facts),
-            f"{spec.num_heads} heads are above {MAX_HEADS}": spec.num_heads > MAX_HEADS,
-            f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
-            f"rope_dim {spec.rope_dim} is odd or above head_dim {spec.head_dim}": bool(
-                spec.rope_dim % 2
-            )
-            or spec.rope_dim > spec.head_dim,
-        },
-    )
+    return judge(facts, spec.dtype, key_refusals(spec, facts))
 
 
-class Indexer:
-    """See `hotshoe.slots.IndexerOp`.
+Spec = TypeVar("Spec", IndexerSpec, BlockIndexerSpec)
+
+
+class IndexerKeys(Generic[Spec]):
+    """See `hotshoe.slots.mixers.IndexerKeysOp`.
 
     Args:
         spec: The slot's specification.
@@ -55,15 +59,12 @@ class Indexer:
 
     prepare = staticmethod(whole_step)
 
-    def __init__(
-        self, spec: IndexerSpec, facts: DeviceFacts, most_scores: int = MOST_SCORES
-    ) -> None:
-        from hotshoe_triton.kernels import indexer as kernels
+    def __init__(self, spec: Spec, facts: DeviceFacts, most_scores: int = MOST_SCORES) -> None:
+        from hotshoe_triton.kernels.indexer import index_write
 
-        self._kernels, self._spec, self._most = kernels, spec, most_scores
+        self._spec, self._most, self._write_keys = spec, most_scores, index_write
         self._chain = chaining(facts)
         narrow = spec.dtype == "float32" or arch_of(facts).family in ("cdna", "rdna")
-        keys = 16 if narrow else 64
         sizes = {
             "HEADS": spec.num_heads,
             "D": spec.head_dim,
@@ -81,17 +82,10 @@ class Indexer:
         }
         self._score = sizes | {
             "SCALED": spec.row.quantized,
-            "TOP_K": spec.top_k,
-            "TILES": KEYS // keys,
             "BLOCK_H": max(MIN_ROWS, next_power_of_2(spec.num_heads)),
-            "BLOCK_N": keys,
+            "BLOCK_N": 16 if narrow else 64,
             "num_warps": 8 if spec.dtype == "float32" else 4,
         }
-        self._choice = {
-            "TOP_K": spec.top_k,
-            "BLOCK_S": TOGETHER,
-            "num_warps": 8,
-        } | self._chain
 
     def write(
         self,
@@ -104,20 +98,29 @@ class Indexer:
     ) -> Tensor:
         if len(q):
             rows = row_views(cache, self._spec.row)
-            self._kernels.index_write[(len(q), -(-self._spec.num_heads // WRITE_HEADS) + 1)](
-                q,
-                key,
-                positions,
-                cos_sin,
-                rows[0],
-                rows[2],
-                slot_mapping,
-                q.stride(0),
-                key.stride(0),
-                rows[0].stride(0),
-                **self._write,
-            )
+            self._write_keys[(len(q), -(-self._spec.num_heads // WRITE_HEADS) + 1)](
+                q, key, positions, cos_sin, rows[0], rows[2], slot_mapping,
+                q.stride(0), key.stride(0), rows[0].stride(0), **self._write,
+            )  # fmt: skip
         return q
+
+
+class Indexer(IndexerKeys[IndexerSpec]):
+    """See `hotshoe.slots.IndexerOp`, and `IndexerKeys`."""
+
+    def __init__(
+        self, spec: IndexerSpec, facts: DeviceFacts, most_scores: int = MOST_SCORES
+    ) -> None:
+        from hotshoe_triton.kernels import indexer as kernels
+
+        super().__init__(spec, facts, most_scores)
+        self._kernels = kernels
+        self._score |= {"TOP_K": spec.top_k, "TILES": KEYS // self._score["BLOCK_N"]}
+        self._choice = {
+            "TOP_K": spec.top_k,
+            "BLOCK_S": TOGETHER,
+            "num_warps": 8,
+        } | self._chain
 
     def __call__(
         self, q: Tensor, weights: Tensor, cache: Tensor, prepared: AttentionMetadata

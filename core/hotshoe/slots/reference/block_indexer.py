@@ -4,53 +4,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hotshoe.platform import DeviceFacts
 from hotshoe.slots.block_choice import BlockIndexerSpec
-from hotshoe.slots.reference.rotary import rotate
-from hotshoe.slots.reference.rows import packed, unpacked
-from hotshoe.slots.step import AttentionMetadata, whole_step
-
-#: Scores of single tokens that are held at once, at least those of one query.
-MOST_SCORES = 1 << 24
+from hotshoe.slots.reference.indexer import IndexerKeys
+from hotshoe.slots.step import AttentionMetadata
 
 
-class BlockIndexer:
+class BlockIndexer(IndexerKeys[BlockIndexerSpec]):
     """See `hotshoe.slots.BlockIndexerOp`."""
-
-    prepare = staticmethod(whole_step)
-
-    def __init__(self, spec: BlockIndexerSpec, facts: DeviceFacts) -> None:
-        self._spec = spec
-
-    def write(
-        self,
-        q: Tensor,
-        key: Tensor,
-        positions: Tensor,
-        cos_sin: Tensor,
-        cache: Tensor,
-        slot_mapping: Tensor,
-    ) -> Tensor:
-        spec, table, slots = self._spec, cos_sin[positions.long()], slot_mapping.long()
-        key = rotate(key.unsqueeze(1), table, spec.interleaved).squeeze(1)
-        cache[slots // spec.block_size, slots % spec.block_size] = packed(spec.row, key)
-        return rotate(q, table, spec.interleaved)
 
     def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
         spec = self._spec
         shape = (*q.shape[:2], spec.top_k)
         out = torch.full(shape, -1, dtype=torch.int32, device=q.device)
-        starts, lengths = prepared.query_start_loc.tolist(), prepared.seq_lens.tolist()
-        for i in range(prepared.num_reqs):
-            begin, end, length = starts[i], starts[i + 1], lengths[i]
-            blocks = prepared.block_table[i, : -(-length // spec.block_size)].long()
-            keys = unpacked(spec.row, cache[blocks].flatten(0, 1)[:length])
-            step = max(1, MOST_SCORES // (length * spec.num_heads))
-            for first in range(begin, end, step):
-                last = min(first + step, end)
-                at = torch.arange(first, last, device=q.device) + (length - end)
-                found = choose(spec, block_scores(spec, q[first:last], keys, at), at)
-                out[first:last, :, : found.shape[-1]] = found
+        for part, keys, at in self._parts(cache, prepared):
+            found = choose(spec, block_scores(spec, q[part], keys, at), at)
+            out[part, :, : found.shape[-1]] = found
         return out
 
 

@@ -1,25 +1,32 @@
 """Reference of slot `indexer`: one request at a time, float32 inside."""
 
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.block_choice import BlockIndexerSpec
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe.slots.reference.rows import packed, unpacked
 from hotshoe.slots.specs import IndexerSpec
 from hotshoe.slots.step import AttentionMetadata, whole_step
 
-#: Scores of single heads that are held at once, at least those of one query.
+#: Scores of single heads and keys that are held at once, at least those of one query.
 MOST_SCORES = 1 << 24
 
 
-class Indexer:
-    """See `hotshoe.slots.IndexerOp`."""
+Spec = TypeVar("Spec", IndexerSpec, BlockIndexerSpec)
+
+
+class IndexerKeys(Generic[Spec]):
+    """See `hotshoe.slots.mixers.IndexerKeysOp`."""
 
     prepare = staticmethod(whole_step)
 
-    def __init__(self, spec: IndexerSpec, facts: DeviceFacts) -> None:
-        self._spec = spec
+    def __init__(self, spec: Spec, facts: DeviceFacts) -> None:
+        self._spec: Spec = spec
 
     def write(
         self,
@@ -35,11 +42,12 @@ class Indexer:
         cache[slots // spec.block_size, slots % spec.block_size] = packed(spec.row, key)
         return rotate(q, table, spec.interleaved)
 
-    def __call__(
-        self, q: Tensor, weights: Tensor, cache: Tensor, prepared: AttentionMetadata
-    ) -> Tensor:
+    def _parts(
+        self, cache: Tensor, prepared: AttentionMetadata
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield some queries of a request, its keys [seq_len, head_dim] float32, and the positions
+        [n] int64 of these queries."""
         spec = self._spec
-        out = torch.full((len(q), spec.top_k), -1, dtype=torch.int32, device=q.device)
         starts, lengths = prepared.query_start_loc.tolist(), prepared.seq_lens.tolist()
         for i in range(prepared.num_reqs):
             begin, end, length = starts[i], starts[i + 1], lengths[i]
@@ -48,9 +56,21 @@ class Indexer:
             step = max(1, MOST_SCORES // (length * spec.num_heads))
             for first in range(begin, end, step):
                 last = min(first + step, end)
-                at = torch.arange(first, last, device=q.device) + (length - end)
-                found = choose(scores(q[first:last], weights[first:last], keys), at, spec.top_k)
-                out[first:last, : found.shape[1]] = found
+                at = torch.arange(first, last, device=cache.device) + (length - end)
+                yield slice(first, last), keys, at
+
+
+class Indexer(IndexerKeys[IndexerSpec]):
+    """See `hotshoe.slots.IndexerOp`."""
+
+    def __call__(
+        self, q: Tensor, weights: Tensor, cache: Tensor, prepared: AttentionMetadata
+    ) -> Tensor:
+        top_k = self._spec.top_k
+        out = torch.full((len(q), top_k), -1, dtype=torch.int32, device=q.device)
+        for part, keys, at in self._parts(cache, prepared):
+            found = choose(scores(q[part], weights[part], keys), at, top_k)
+            out[part, : found.shape[1]] = found
         return out
 
 

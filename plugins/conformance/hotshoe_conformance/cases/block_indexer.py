@@ -7,8 +7,8 @@ compared, computed in float64 and sorted, with the largest that there are.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,14 +16,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hotshoe.slots import BlockIndexerSpec, KVLayout
-from hotshoe.slots.reference.rotary import rotate
 from hotshoe_conformance.cases.attention import Batch
-from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal
-from hotshoe_conformance.cases.kv import STEPS
-from hotshoe_conformance.cases.mla_attention import rotations
-from hotshoe_conformance.cases.rows import PagedRows, draw_blocks, earlier, grid
-from hotshoe_conformance.place import Place
-from hotshoe_conformance.tolerance import TOLERANCES, Close, Exact, Expected
+from hotshoe_conformance.cases.base import DTYPES, Setup, Suite, in_dtype, normal
+from hotshoe_conformance.cases.indexer import ChoiceProblem
+from hotshoe_conformance.cases.rows import draw_blocks, earlier, grid
+from hotshoe_conformance.tolerance import Close, Exact, Expected
 
 SLOT = "block_indexer"
 BASE = BlockIndexerSpec(2, 32, 16, 16, 3, 1, "float32", "float32", 8)
@@ -70,37 +67,10 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 
 @dataclass(slots=True)
-class BlockIndexerProblem(PagedRows):
-    """A step's q and keys, and what was cached before; see `PagedRows`."""
+class BlockIndexerProblem(ChoiceProblem):
+    """See `ChoiceProblem`."""
 
     spec: BlockIndexerSpec
-    batch: Batch
-    q: Tensor
-    key: Tensor
-    past: list[Tensor]
-    blocks: list[Tensor]
-    num_blocks: int
-
-    def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        run, cache = self._bind(op, place)
-        chosen = run()
-        return {**self._judged(chosen.cpu()), **self.found(cache)}
-
-    def prepare(self, op: Any, place: Place) -> Callable[[], object]:
-        return self._bind(op, place)[0]
-
-    def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], Tensor]:
-        cache, (shape, view) = self.cache(place), self.step(place)
-        q, key = place(self.q, written=True), place(self.key)
-        positions, table = place(self.positions()), place(rotations(self.spec.rope_dim))
-        prepared = op.prepare(shape, view)
-
-        def run() -> Tensor:
-            turned = op.write(q, key, positions, table, cache, view.slot_mapping)
-            out: Tensor = op(turned, cache, prepared)
-            return out
-
-        return run, cache
 
     def _judged(self, chosen: Tensor) -> Mapping[str, Tensor]:
         """Say how good a choice is; one of another form stands for itself."""
@@ -122,10 +92,7 @@ class BlockIndexerProblem(PagedRows):
     def _scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores [tokens, heads, most blocks] float64, infinite for what is chosen or
         left in any case, and by how much rounding may move them [tokens, heads]."""
-        spec = self.spec
-        table = rotations(spec.rope_dim)[self.positions().long()]
-        q = rotate(self.q.float(), table, spec.interleaved).double()
-        new = self.as_kept(self._new())
+        spec, q, new = self.spec, self._turned(), self.as_kept(self._new())
         counts = [count for count, _ in self.batch.requests]
         most = -(-max(length for _, length in self.batch.requests) // spec.group)
         out = torch.full((*q.shape[:2], most), -torch.inf, dtype=torch.float64)
@@ -142,14 +109,7 @@ class BlockIndexerProblem(PagedRows):
             sizes += own.norm(dim=-1) * keys.norm(dim=-1).max()
         back = self.positions()[:, None] // spec.group - torch.arange(most)
         local = (back >= 0) & (back < spec.local)
-        steps = {kind: limit.rounding for kind, limit in TOLERANCES.items()} | STEPS
-        rounding = max(steps[kind] for kind in (spec.dtype, spec.kv_dtype))
-        return out.masked_fill_(local[:, None], torch.inf), 2 * rounding * size
-
-    def _new(self) -> Tensor:
-        """Return the step's keys, rotated [tokens, head_dim] float32."""
-        table = rotations(self.spec.rope_dim)[self.positions().long()]
-        return rotate(self.key.float()[:, None], table, self.spec.interleaved)[:, 0]
+        return out.masked_fill_(local[:, None], torch.inf), 2 * self._rounding() * size
 
     def expected(self) -> Mapping[str, Expected]:
         spec = self.spec
@@ -161,28 +121,6 @@ class BlockIndexerProblem(PagedRows):
             "counts": Exact(number[:, None, None].expand(-1, spec.num_heads, 3)),
             **self.kept(self._new()),
         }
-
-    def alone(self) -> tuple[BlockIndexerProblem, slice]:
-        at = len(self.batch.requests) // 2
-        begin = sum(count for count, _ in self.batch.requests[:at])
-        rows, only = slice(begin, begin + self.batch.requests[at][0]), slice(at, at + 1)
-        problem = replace(
-            self,
-            batch=replace(self.batch, requests=self.batch.requests[only], spare=0, gap=0),
-            q=self.q[rows],
-            key=self.key[rows],
-            past=self.past[only],
-            blocks=self.blocks[only],
-        )
-        return problem, rows
-
-    def cost(self) -> Cost:
-        spec = self.spec
-        rows = sum(length for _, length in self.batch.requests)
-        pairs = sum(c * (n - c) + c * (c + 1) // 2 for c, n in self.batch.requests)
-        return Cost(
-            rows * spec.row.nbytes + 2 * self.q.nbytes, 2 * pairs * spec.num_heads * spec.head_dim
-        )
 
 
 def _descending(scores: Tensor) -> Tensor:

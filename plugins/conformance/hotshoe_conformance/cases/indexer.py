@@ -9,12 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from hotshoe.slots import IndexerSpec, KVLayout
+from hotshoe.slots import BlockIndexerSpec, IndexerSpec, KVLayout
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe_conformance.cases.attention import Batch
 from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal
@@ -67,17 +67,19 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 
 @dataclass(slots=True)
-class IndexerProblem(PagedRows):
-    """A step's q, keys and weights of heads, and what was cached before; see `PagedRows`."""
+class ChoiceProblem(PagedRows):
+    """A step's q and keys of heads that choose, and what was cached before; see `PagedRows`."""
 
-    spec: IndexerSpec
+    spec: IndexerSpec | BlockIndexerSpec
     batch: Batch
     q: Tensor
     key: Tensor
-    weights: Tensor
     past: list[Tensor]
     blocks: list[Tensor]
     num_blocks: int
+
+    #: Tensors with a row for each token.
+    BY_TOKEN: ClassVar[tuple[str, ...]] = ("q", "key")
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         run, cache = self._bind(op, place)
@@ -90,16 +92,66 @@ class IndexerProblem(PagedRows):
     def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], Tensor]:
         cache, (shape, view) = self.cache(place), self.step(place)
         q, key = place(self.q, written=True), place(self.key)
-        weights = place(self.weights)
+        more = [place(getattr(self, name)) for name in self.BY_TOKEN[2:]]
         positions, table = place(self.positions()), place(rotations(self.spec.rope_dim))
         prepared = op.prepare(shape, view)
 
         def run() -> Tensor:
             turned = op.write(q, key, positions, table, cache, view.slot_mapping)
-            out: Tensor = op(turned, weights, cache, prepared)
+            out: Tensor = op(turned, *more, cache, prepared)
             return out
 
         return run, cache
+
+    def _judged(self, chosen: Tensor) -> Mapping[str, Tensor]:
+        """Say how good a choice is."""
+        raise NotImplementedError
+
+    def _turned(self) -> Tensor:
+        """Return the step's q, rotated [tokens, num_heads, head_dim] float64."""
+        table = rotations(self.spec.rope_dim)[self.positions().long()]
+        return rotate(self.q.float(), table, self.spec.interleaved).double()
+
+    def _new(self) -> Tensor:
+        """Return the step's keys, rotated [tokens, head_dim] float32."""
+        table = rotations(self.spec.rope_dim)[self.positions().long()]
+        return rotate(self.key.float()[:, None], table, self.spec.interleaved)[:, 0]
+
+    def _rounding(self) -> float:
+        """Return by what part of its size rounding may move a product."""
+        steps = {kind: limit.rounding for kind, limit in TOLERANCES.items()} | STEPS
+        return max(steps[kind] for kind in (self.spec.dtype, self.spec.kv_dtype))
+
+    def alone(self) -> tuple[Self, slice]:
+        at = len(self.batch.requests) // 2
+        begin = sum(count for count, _ in self.batch.requests[:at])
+        rows, only = slice(begin, begin + self.batch.requests[at][0]), slice(at, at + 1)
+        problem = replace(
+            self,
+            batch=replace(self.batch, requests=self.batch.requests[only], spare=0, gap=0),
+            past=self.past[only],
+            blocks=self.blocks[only],
+            **{name: getattr(self, name)[rows] for name in self.BY_TOKEN},
+        )
+        return problem, rows
+
+    def cost(self) -> Cost:
+        spec = self.spec
+        rows = sum(length for _, length in self.batch.requests)
+        pairs = sum(c * (n - c) + c * (c + 1) // 2 for c, n in self.batch.requests)
+        return Cost(
+            rows * spec.row.nbytes + 2 * self.q.nbytes, 2 * pairs * spec.num_heads * spec.head_dim
+        )
+
+
+@dataclass(slots=True)
+class IndexerProblem(ChoiceProblem):
+    """See `ChoiceProblem`; heads have weights."""
+
+    spec: IndexerSpec
+    weights: Tensor
+
+    BY_TOKEN: ClassVar[tuple[str, ...]] = ("q", "key", "weights")
 
     def _judged(self, chosen: Tensor) -> Mapping[str, Tensor]:
         """Say how good a choice is; one of another form stands for itself."""
@@ -120,10 +172,7 @@ class IndexerProblem(PagedRows):
     def _scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores [tokens, most tokens of a request] float64, -inf for what a query does
         not see, and by how much rounding may move them [tokens]."""
-        spec = self.spec
-        table = rotations(spec.rope_dim)[self.positions().long()]
-        q = rotate(self.q.float(), table, spec.interleaved).double()
-        new = self.as_kept(self._new())
+        q, new = self._turned(), self.as_kept(self._new())
         counts = [count for count, _ in self.batch.requests]
         longest = max(length for _, length in self.batch.requests)
         out = torch.full((len(q), longest), -torch.inf, dtype=torch.float64)
@@ -136,14 +185,7 @@ class IndexerProblem(PagedRows):
             seen = torch.ones(scores.shape, dtype=torch.bool).tril(len(keys) - len(own))
             rows[:, : len(keys)] = scores.masked_fill(~seen, -torch.inf)
             sizes += (weights.abs() * own.norm(dim=-1)).sum(1) * keys.norm(dim=-1).max()
-        steps = {kind: limit.rounding for kind, limit in TOLERANCES.items()} | STEPS
-        rounding = max(steps[kind] for kind in (spec.dtype, spec.kv_dtype))
-        return out, 2 * rounding * size
-
-    def _new(self) -> Tensor:
-        """Return the step's keys, rotated [tokens, head_dim] float32."""
-        table = rotations(self.spec.rope_dim)[self.positions().long()]
-        return rotate(self.key.float()[:, None], table, self.spec.interleaved)[:, 0]
+        return out, 2 * self._rounding() * size
 
     def expected(self) -> Mapping[str, Expected]:
         top_k = self.spec.top_k
@@ -156,29 +198,6 @@ class IndexerProblem(PagedRows):
             "counts": Exact(number[:, None].expand(-1, 3)),
             **self.kept(self._new()),
         }
-
-    def alone(self) -> tuple[IndexerProblem, slice]:
-        at = len(self.batch.requests) // 2
-        begin = sum(count for count, _ in self.batch.requests[:at])
-        rows, only = slice(begin, begin + self.batch.requests[at][0]), slice(at, at + 1)
-        problem = replace(
-            self,
-            batch=replace(self.batch, requests=self.batch.requests[only], spare=0, gap=0),
-            q=self.q[rows],
-            key=self.key[rows],
-            weights=self.weights[rows],
-            past=self.past[only],
-            blocks=self.blocks[only],
-        )
-        return problem, rows
-
-    def cost(self) -> Cost:
-        spec = self.spec
-        rows = sum(length for _, length in self.batch.requests)
-        pairs = sum(c * (n - c) + c * (c + 1) // 2 for c, n in self.batch.requests)
-        return Cost(
-            rows * spec.row.nbytes + 2 * self.q.nbytes, 2 * pairs * spec.num_heads * spec.head_dim
-        )
 
 
 def _descending(scores: Tensor) -> Tensor:
@@ -196,10 +215,10 @@ def _problem(setup: Setup, source: torch.Generator) -> IndexerProblem:
         batch,
         normal((tokens, spec.num_heads, spec.head_dim), spec.dtype, source),
         normal((tokens, spec.head_dim), spec.dtype, source),
-        normal((tokens, spec.num_heads), "float32", source),
         earlier(spec, batch, source),
         blocks,
         num_blocks,
+        normal((tokens, spec.num_heads), "float32", source),
     )
 
 

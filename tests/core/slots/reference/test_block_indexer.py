@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotshoe.slots import BlockIndexerSpec, CacheView, StepShape
-from hotshoe.slots.reference import block_indexer
+from hotshoe.slots.reference import block_indexer, indexer
 from hotshoe.slots.reference.accepts import supports
 from hotshoe.slots.reference.block_indexer import BlockIndexer
 
@@ -33,10 +33,10 @@ def right(spec, q, keys, position):
     return local, scores, min(spec.top_k, own + 1)
 
 
-@pytest.mark.parametrize("most", [1, block_indexer.MOST_SCORES])
+@pytest.mark.parametrize("most", [1, indexer.MOST_SCORES])
 @pytest.mark.parametrize("sizes", [{}, {"local": 2}, {"group": 4, "top_k": 5}, {"top_k": 1}])
 def test_prompt_chunk_and_decode_against_float64(monkeypatch, sizes, most):
-    monkeypatch.setattr(block_indexer, "MOST_SCORES", most)
+    monkeypatch.setattr(indexer, "MOST_SCORES", most)
     spec = spec_of(**sizes)
     op, blocks = BlockIndexer(spec, None), random.sample(range(16), 14)
     cache = torch.full((16, SIZE, DIM), torch.nan)
