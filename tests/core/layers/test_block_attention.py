@@ -18,6 +18,7 @@ from hotshoe.layers import (
 )
 from hotshoe.slots import SLOTS, AttentionSpec, BlockIndexerSpec, CacheView, Selector, StepShape
 from hotshoe.slots.reference import attention, block_indexer
+from hotshoe.slots.reference.rotary import rotate
 from hotshoe.types.layout import lay_out
 from hotshoe.types.trees import DraftTree
 
@@ -81,9 +82,9 @@ def expected(given, spec=SPEC, index=INDEX):
     table = ROTARY.table[at]
     sizes = [spec.num_heads * DIM, spec.num_kv_heads * DIM, spec.num_kv_heads * DIM]
     heads, keys, values = (part.view(length, -1, DIM) for part in qkv.split(sizes, 1))
-    heads, keys = (block_indexer.rotate(part, table, False) for part in (heads, keys))
-    asked = block_indexer.rotate(q.view(length, -1, index.head_dim), table, False)
-    own = block_indexer.rotate(key[:, None], table, False)[:, 0]
+    heads, keys = (rotate(part, table, False) for part in (heads, keys))
+    asked = rotate(q.view(length, -1, index.head_dim), table, False)
+    own = rotate(key[:, None], table, False)[:, 0]
     scores = block_indexer.block_scores(index, asked, own, at)
     chosen = block_indexer.choose(index, scores, at)
     each, out = spec.num_heads // spec.num_kv_heads, []
