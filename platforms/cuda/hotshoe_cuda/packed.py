@@ -1,7 +1,7 @@
 """Candidate `packed` of slot `linear`: numbers of four bits with few rows of x, on sm_90.
 
 Weights lie as `hotshoe_triton.groups` packs them. More rows, and an x that the copy engine cannot
-read, go through its kernels. One row has a kernel of its own, `one_row`, in forms that `ran` names.
+read, go through its kernels. One row has a kernel of its own, `one_row`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ TILES = {8: (128, 8), 16: (64, 4), 32: (64, 4), 64: (64, 4)}
 WARPS = 20
 #: Columns of x that kernel `one_row` holds at most, those of a step, and those of its groups.
 MOST, STEP, GROUP = 16384, 1024, 128
+#: Zero points that it takes.
+ZEROS_ALONE = ("half", "inside")
 #: Registers of its threads at the start: two programs fit a multiprocessor.
 REGISTERS = 64
 
@@ -59,11 +61,6 @@ def stream(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Linea
     while 2 * split * tiles <= room and 4 * split * chunk <= k and 64 * split * rows <= k:
         split *= 2
     return LinearConfig("packed", block_n, chunk, split, warps, stages)
-
-
-def ran(spec: LinearSpec, zeros: str) -> bool:
-    """Say whether a GPU has run kernel `one_row` in a form; others compile, and wait for one."""
-    return spec.dtype == "bfloat16" and not spec.bias and zeros == "inside"
 
 
 def alone(spec: LinearSpec, facts: DeviceFacts) -> dict[str, int]:
@@ -151,7 +148,7 @@ class Linear(groups.Linear):
         if not block or (x.stride(0) * 2 | x.data_ptr()) % 16:
             super()._few(y, x)
             return
-        if rows == 1 and self._alone and ran(self._spec, self._zeros):
+        if rows == 1 and self._alone and self._zeros in ZEROS_ALONE:
             self._one(y, x)
             return
         config = self._streams[block]
