@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import countOf
 from typing import Any
 
 from hotshoe.engine.api.other_inputs import pooling_of, read_embeds
@@ -267,7 +268,7 @@ def _integers(ids: Sequence[int]) -> list[int]:
     if not isinstance(ids, Iterable):
         raise RequestError(f"token ids come as a list, not as {ids!r}", "prompt")
     ids = list(ids)
-    if set(map(type, ids)) - {int}:
+    if countOf(map(type, ids), int) < len(ids):
         wrong = next(i for i in ids if type(i) is not int)
         kind = type(wrong).__name__
         raise RequestError(f"token ids are integers, not {wrong!r} of type {kind}", "prompt")
