@@ -8,7 +8,7 @@ attention is called between them, for the step's own requests, and never sees a 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -20,14 +20,30 @@ from hotshoe.slots import Between, CacheView, GraphOp, StepShape
 
 #: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
-#: Tokens of steps that compute prompts; for more of them a device takes longer than its host.
+#: Tokens of steps that compute prompts: those of every model, and those of narrow ones.
 TOKEN_SIZES = (32, *range(64, 513, 64))
+MORE_TOKENS = (*range(640, 1025, 128), *range(1280, 2305, 256), *range(2560, 4097, 512))
+#: Numbers of a step's hidden states from which on a device takes longer than its host.
+NUMBERS = 512 * 4096
 
 
 def graph_sizes(limit: int, sizes: Sequence[int] = BATCH_SIZES) -> tuple[int, ...]:
     """Return the sizes worth recording, the last one being the limit, if that is no larger."""
     largest = min(limit, sizes[-1])
     return (*sizes[: bisect_left(sizes, largest)], largest)
+
+
+def token_sizes(budget: int, channels: int, every: bool) -> tuple[int, ...]:
+    """Return the tokens of steps worth recording in pieces.
+
+    Args:
+        budget: Of the largest step.
+        channels: Of the model's hidden states.
+        every: All are recorded at the start, so that there are few.
+    """
+    most = 0 if every else NUMBERS // channels
+    sizes = (*TOKEN_SIZES, *MORE_TOKENS[: bisect_right(MORE_TOKENS, most)])
+    return graph_sizes(budget, sizes)
 
 
 class Recordings:

@@ -45,7 +45,7 @@ from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
-from hotshoe.runner.graphs import TOKEN_SIZES, graph_sizes
+from hotshoe.runner.graphs import token_sizes
 from hotshoe.runner.heads import head_of, load_beside, on_device, wants_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
@@ -349,6 +349,7 @@ class TorchWorker:
         config = self._config
         budget = config.max_num_batched_tokens
         pieces = self._graph is not None and self._graph.pieces
+        every = self._context.adapters is not None or self._peers.tp is not None
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
         decodes = 0 if self._graph is None else self._graph.max_num_seqs
@@ -363,7 +364,7 @@ class TorchWorker:
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
             graph_sizes=decode_sizes(self._ops.graph, decodes),
-            piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
+            piece_sizes=token_sizes(budget, self._model.hidden_size, every) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
             lags=any(group.spec.drafts for group in layout.groups),
             tree=config.draft_tree,

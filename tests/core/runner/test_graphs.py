@@ -1,13 +1,22 @@
 """Which recording a step runs in, and what happens between recorded pieces."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 import torch
 
 from hotshoe.layers.context import Attend
 from hotshoe.platform import DeviceFacts
-from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, Pieces, Recordings, graph_sizes
+from hotshoe.runner.graphs import (
+    BATCH_SIZES,
+    MORE_TOKENS,
+    TOKEN_SIZES,
+    Pieces,
+    Recordings,
+    graph_sizes,
+    token_sizes,
+)
 from hotshoe.slots import CacheView, GraphSpec, StepShape
 from hotshoe.slots.reference.graph import Graph
 
@@ -35,7 +44,31 @@ def test_few_sizes_cover_every_step_up_to_512_tokens(max_tokens: int) -> None:
     assert max(b - a for a, b in zip((0, *sizes), sizes, strict=False)) <= 64
 
 
-@pytest.mark.parametrize("sizes", [BATCH_SIZES, TOKEN_SIZES])
+@pytest.mark.parametrize(
+    ("budget", "channels", "every", "largest"),
+    [
+        (8192, 256, False, 4096),
+        (8192, 896, False, 2304),
+        (8192, 2048, False, 1024),
+        (8192, 3072, False, 640),
+        (8192, 4096, False, 512),
+        (8192, 16384, False, 512),
+        (1000, 896, False, 1000),
+        (8192, 896, True, 512),
+        (100, 896, True, 100),
+    ],
+)
+def test_longer_steps_of_narrow_models_are_recorded(
+    budget: int, channels: int, every: bool, largest: int
+) -> None:
+    sizes = token_sizes(budget, channels, every)
+    assert sizes[-1] == largest
+    assert list(sizes) == sorted(set(sizes))
+    # Beyond 512 tokens less than a quarter is padding.
+    assert all(4 * (b - a - 1) < b for a, b in pairwise(sizes) if b > 512)
+
+
+@pytest.mark.parametrize("sizes", [BATCH_SIZES, (*TOKEN_SIZES, *MORE_TOKENS)])
 def test_sizes_ascend(sizes: tuple[int, ...]) -> None:
     assert list(sizes) == sorted(set(sizes))
 
