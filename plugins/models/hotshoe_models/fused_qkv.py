@@ -114,7 +114,7 @@ class _Parted:
         if tuple(scales.shape) != wanted:
             raise _mismatch(name, scales, f"shape {list(wanted)}")
         each = scales.view(shares, -1, wanted[1])[:, torch.arange(rows.start, rows.stop) // height]
-        return each.repeat_interleave(width, -1)[..., : tensor.shape[1]]
+        return each.repeat_interleave(min(width, tensor.shape[1]), -1)[..., : tensor.shape[1]]
 
     def taken(self, name: str) -> None:
         """Let go of a fused tensor with its last part."""

@@ -255,7 +255,8 @@ def _scales(name: str, held: Mapping[str, Tensor], state: _State, count: int) ->
     _check_size(f"{name}.nested_absmax", wide, -(-count // state.nested_size))
     [wide] = finite(name, "nested_absmax", [wide])
     numbers = _table(f"{name}.nested_quant_map", held["nested_quant_map"], 256)[absmax.int()]
-    return numbers * wide.repeat_interleave(state.nested_size)[:count] + state.offset
+    each = min(state.nested_size, count)  # whatever it says, no more than there are
+    return numbers * wide.repeat_interleave(each)[:count] + state.offset
 
 
 def _table(name: str, table: Tensor, count: int) -> Tensor:

@@ -99,7 +99,8 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
     """
     values = Values(config)
     for name in ("transform_config", "sparsity_config"):
-        if (other := values.get(name)) and other.get("format") != "dense":
+        other = values.get(name)
+        if other and (not isinstance(other, Mapping) or other.get("format") != "dense"):
             values.refuse(name, "is not read; use a checkpoint that is quantized and no more")
     values.one_of(("compressed",), "quantization_status", default="compressed")
     groups = values.get("config_groups")

@@ -177,10 +177,7 @@ def _intx(data: Values) -> Scheme:
 
 def _int4(data: Values) -> Scheme:
     _enum(data, "int4_packing_format", ("plain",))
-    size = data.get("group_size", default=128)
-    if size not in GROUPS:
-        data.refuse("group_size", f"is read as {' or '.join(map(str, GROUPS))}, not {size!r}")
-    return Plain4(size)
+    return Plain4(data.one_of(GROUPS, "group_size", default=128))
 
 
 KINDS: dict[str, Callable[[Values], Scheme]] = {

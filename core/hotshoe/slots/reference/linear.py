@@ -147,7 +147,7 @@ def by_row(part: Tensor, rows: int, quant: QuantSpec) -> Tensor:
     """
     if quant.granularity == "block":
         assert quant.block_shape is not None
-        part = part.repeat_interleave(quant.block_shape[0], 0)[:rows]
+        part = part.repeat_interleave(min(quant.block_shape[0], rows), 0)[:rows]
     return part.reshape(len(part) if part.dim() else 1, -1).expand(rows, -1)
 
 
@@ -156,7 +156,7 @@ def dequantized(values: Tensor, scale: Tensor, zero: Tensor | None, quant: Quant
     size = values.shape[1]
     width = -(-size // scale.shape[1])
     if quant.granularity == "block" and quant.block_shape is not None:
-        width = quant.block_shape[1]
+        width = min(quant.block_shape[1], size)
     if zero is not None:
         values = values - zero.repeat_interleave(width, 1)[:, :size]
     return values * scale.repeat_interleave(width, 1)[:, :size]
