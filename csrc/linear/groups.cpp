@@ -14,7 +14,13 @@
 namespace hotshoe::linear {
 namespace {
 
-// Rows of x up to which unpacking W costs more than it saves.
+// Rows of x up to which unpacking W costs more than it saves: fewer where pairs of bfloat16 are
+// multiplied at once.
+#ifdef __AVX512BF16__
+constexpr int64_t kMaxDirectNarrowRows = 6;
+#else
+constexpr int64_t kMaxDirectNarrowRows = 16;
+#endif
 constexpr int64_t kMaxDirectRows = 16;
 // Vectors that hold a line, rows of x that share the unpacking of it, chains of sums for each.
 constexpr int kVectors = kBlockRows / VL;
@@ -177,11 +183,8 @@ void multiply_directly(const GroupsCall& call) {
   });
 }
 
-// The nearest bfloat16, ties to even, in the lower half of each word. Weights are finite.
-UintLanes rounded(Vec v) {
-  const auto u = (UintLanes)v.v;
-  return (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-}
+// The nearest bfloat16, ties away from zero, in the upper half of each word. Weights are finite.
+UintLanes rounded(Vec v) { return (UintLanes)v.v + 0x8000u; }
 
 // One block to the plain layout of its type; lines that pad K are zero already.
 template <int kBits, bool kNarrow>
@@ -201,7 +204,7 @@ void unpack_block(const Groups& w, const char* block, char* to) {
           const Vec first = vfma(value<kBits>(words, i), scale, least);
           if constexpr (kNarrow) {
             const Vec second = vfma(value<kBits>(words, i + 1), scale, least);
-            const UintLanes pair = rounded(first) | (rounded(second) << 16);
+            const UintLanes pair = (rounded(first) >> 16) | (rounded(second) & 0xffff0000u);
             std::memcpy(at, &pair, sizeof pair);
           } else {
             vstore((float*)at, first);
@@ -276,7 +279,7 @@ void linear_groups(const GroupsCall& call) {
     throw std::invalid_argument("x must be float32 or bfloat16");
   }
   visit_float(int(call.y_dtype), [](auto) {});
-  if (call.m <= kMaxDirectRows) {
+  if (call.m <= (call.x_dtype == DType::bf16 ? kMaxDirectNarrowRows : kMaxDirectRows)) {
     multiply_directly(call);
   } else {
     multiply_unpacked(call);

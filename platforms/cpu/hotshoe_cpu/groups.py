@@ -1,8 +1,9 @@
 """Candidate `groups` of slot `linear`: weights of four or eight bits with scales by group.
 
 Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
-as it is. Up to 16 rows are multiplied by weights as they come out of their bits, with sums in
-float32; for more rows weights become plain numbers of the model's type, a few at a time.
+as it is. A few rows are multiplied by weights as they come out of their bits, with sums in float32:
+up to 16, or 6 of bfloat16 on processors that multiply pairs of it. For more rows weights become
+plain numbers of the model's type, some at a time.
 """
 
 from collections.abc import Mapping, Sequence

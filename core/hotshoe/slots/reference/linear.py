@@ -184,7 +184,8 @@ def rounded(x: Tensor, quant: QuantSpec, scale: Tensor | None = None) -> Tensor:
     dtype, largest = FORMATS[quant.format]
     if quant.dynamic:
         columns = x.shape[1]
-        width = (quant.group_size or columns) if quant.granularity == "group" else columns
+        size = quant.group_size if quant.granularity == "group" else None
+        width = min(size or columns, columns)
         padded = torch.nn.functional.pad(x, (0, -columns % width))
         values, scales = quantize_rows(padded.reshape(-1, width), quant.format)
         return (values.float() * scales[:, None]).view(padded.shape)[:, :columns]
