@@ -152,8 +152,9 @@ def write(path: Path, weights: Weights, **values: object) -> Path:
     return path
 
 
-def write_model(path: Path, kind: str, weights: Weights) -> Path:
-    return write(path, weights, architectures=[MODELS[kind]], num_hidden_layers=LAYERS)
+def write_model(path: Path, kind: str, weights: Weights, **values: object) -> Path:
+    own = {"architectures": [MODELS[kind]], "num_hidden_layers": LAYERS, **values}
+    return write(path, weights, **own)
 
 
 def states(weights: Weights, ids: Sequence[int]) -> list[Tensor]:

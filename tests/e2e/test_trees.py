@@ -236,7 +236,6 @@ def test_a_stream_that_is_left_leaves_nothing_behind(open_pair: Open) -> None:
             "model has 3 heads",
         ),
         ({"speculative_token_tree": "[(0, 0)]"}, "not its parent"),
-        ({"pipeline_parallel_size": 2}, "needs all layers in one stage"),
         ({"num_speculative_tokens": 4}, "is 4, but .* has 10 nodes"),
         ({"method": "mtp", "model": None}, "no option|has none"),
         ({"method": "ngram", "model": None}, "no option .*speculative_token_tree"),
@@ -250,10 +249,37 @@ def test_trees_that_nobody_makes_are_refused(
         "model": str(checkpoint / "medusa"),
         "speculative_token_tree": TREE,
     } | changes
-    ranks = {"pipeline_parallel_size": options.pop("pipeline_parallel_size", 1)}
     options = {name: value for name, value in options.items() if value is not None}
     with pytest.raises(ConfigError, match=message):
-        open_pair(None, speculative_config=options, **ranks)
+        open_pair(None, speculative_config=options)
+
+
+def test_chains_take_the_place_of_trees_in_models_with_windows(
+    checkpoint: Path, plugins: PluginManager, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says why, and the chains are as long as the tree is deep."""
+    windows = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2}
+    model = eagle.write_model(
+        tmp_path / "model", "qwen3", eagle.model_weights("qwen3", 5), **windows
+    )
+    shutil.copy(checkpoint / "model" / "tokenizer.json", model)
+    options = {"platform": "cpu", "max_num_seqs": 8, "seed": 3, "plugins": plugins}
+    with LLM(str(model), **options) as llm:
+        expected = answers(llm)
+    head = {"method": "eagle3", "model": str(checkpoint / "eagle3")}
+    asked = head | {"speculative_token_tree": TREE}
+    with LLM(str(model), speculative_config=asked, **options) as llm:
+        check(answers(llm), expected)
+        assert llm.stats().num_accepted_tokens > 0
+        assert llm.engine.setup.config.draft_tree is None
+        assert llm.engine.setup.config.num_speculative_tokens == 3
+        change = llm.changes[-1]
+    [line] = [record.getMessage() for record in caplog.records if "trees" in record.getMessage()]
+    assert line == f"drafts are {change.reason}"
+    assert line == (
+        "drafts are chains, not trees: the model has layers with a window, where the nodes of a "
+        "tree have no places"
+    )
 
 
 def test_more_choices_than_a_head_has_tokens_are_refused(

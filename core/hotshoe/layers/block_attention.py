@@ -30,7 +30,7 @@ from hotshoe.slots import (
     whole_step,
 )
 from hotshoe.slots.reference.compressed import places_of
-from hotshoe.types.trees import NAME
+from hotshoe.types.trees import NoTreesError
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _check(ctx: BuildContext, index: BlockIndexerSpec) -> None:
             f"have to be whole blocks of the cache; use --block-size {divisor}"
         )
     if ctx.tree is not None:
-        raise ConfigError(
-            f"{NAME}: the model has layers that choose blocks of tokens, where the nodes of a tree "
-            "have no places; leave it out, for chains"
+        raise NoTreesError(
+            "the model has layers that choose blocks of tokens, where the nodes of a tree have no "
+            "places"
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers.context import BuildContext
 from hotshoe.slots import (
     AttentionMetadata,
@@ -20,7 +19,7 @@ from hotshoe.slots import (
     TreeNodes,
     whole_step,
 )
-from hotshoe.types.trees import NAME
+from hotshoe.types.trees import NoTreesError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +39,15 @@ class BranchingAttention:
         attend: Serves steps without trees.
 
     Raises:
-        ConfigError: The layer takes no trees.
+        NoTreesError: The layer has a window.
     """
 
     def __init__(self, ctx: BuildContext, spec: AttentionSpec, attend: AttentionOp) -> None:
         self.layout = attend.layout
         self._attend = attend
         if spec.window is not None and spec.window < ctx.max_model_len:
-            raise ConfigError(
-                f"{NAME}: the model has layers with a window, where the nodes of a tree have no "
-                "places; leave it out, for chains"
+            raise NoTreesError(
+                "the model has layers with a window, where the nodes of a tree have no places"
             )
         asked = TreeAttentionSpec(replace(spec, window=None), self.layout)
         self._branch: TreeAttentionOp = ctx.selector.choose("tree_attention", asked)

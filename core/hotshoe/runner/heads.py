@@ -12,7 +12,7 @@ from hotshoe.loader import Target, load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import DraftHead, DraftingModel, LevelHead, Model, TreeHead
 from hotshoe.types.trees import NAME as TREE_NAME
-from hotshoe.types.trees import ROOT
+from hotshoe.types.trees import ROOT, NoTreesError
 
 
 def wants_further(config: EngineConfig) -> bool:
@@ -44,12 +44,13 @@ def check_tree(head: DraftHead, ctx: BuildContext) -> None:
     """Refuse a tree that a head does not make, or that caches have no places for.
 
     Raises:
-        ConfigError: With the remedy.
+        NoTreesError: It makes chains, or a cache has no places.
+        ConfigError: The tree is larger than a sequence may be.
     """
     if ctx.tree is None:
         return
     if not isinstance(head, TreeHead | LevelHead):
-        raise ConfigError(f"{TREE_NAME}: this method makes chains alone; leave it out")
+        raise NoTreesError("the layer that makes the drafts makes chains alone")
     inner = len(set(ctx.tree.parents) - {ROOT})
     if isinstance(head, LevelHead) and inner > ctx.max_model_len:
         raise ConfigError(
@@ -58,9 +59,9 @@ def check_tree(head: DraftHead, ctx: BuildContext) -> None:
         )
     kinds = sorted({layer.cache_spec.kind for layer in ctx.cache_layers} - {"full"})
     if kinds:
-        raise ConfigError(
-            f"{TREE_NAME}: the model has caches of kind {' and '.join(kinds)}, which have no "
-            "places for the nodes of a tree; leave it out, for chains"
+        raise NoTreesError(
+            f"the model has caches of kind {' and '.join(kinds)}, which have no places for the "
+            "nodes of a tree"
         )
 
 

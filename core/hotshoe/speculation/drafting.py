@@ -237,11 +237,6 @@ def open_drafting(
     if method == MTP or method in methods:
         check_head(config, options, (TREE,) if method == MTP else ("model", TREE))
         tree = config.draft_tree
-        if tree is not None and config.pipeline_parallel_size > 1:
-            raise ConfigError(
-                f"speculative_config: {TREE} needs all layers in one stage; leave it out, or "
-                "pipeline_parallel_size"
-            )
         if tree is None:
             return Drafting(Heads(), limit, nullcontext, budget, config.max_num_seqs)
         heads = TreeHeads(tree, "logits processors" if config.logits_processors else "")

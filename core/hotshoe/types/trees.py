@@ -26,6 +26,10 @@ MOST_CHOICES = 64
 ROOT = -1
 
 
+class NoTreesError(ConfigError):
+    """A model, or a head, makes or takes chains of drafts alone; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """The shape of a tree.

@@ -14,10 +14,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, ForwardBatch, Linear, Matrix
 from hotshoe.models.base import GENERATE
-from hotshoe.types.trees import NAME
+from hotshoe.types.trees import NoTreesError
 from hotshoe_models.decoder import build_rotaries
 from hotshoe_models.hyper import HyperConnection, HyperDecoder, HyperLayer
 from hotshoe_models.per_layer import norm
@@ -35,16 +34,16 @@ class HyperFurther:
         layer: What the layer is; tokens do not choose its experts.
 
     Raises:
-        ConfigError: Drafts are trees.
+        NoTreesError: Drafts are trees.
     """
 
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, model: HyperDecoder, layer: LayerSpec
     ) -> None:
         if ctx.tree is not None:
-            raise ConfigError(
-                f"{NAME}: the model attends to windows and to compressed entries, where the nodes "
-                "of a tree have no places; leave it out, for chains"
+            raise NoTreesError(
+                "the model attends to windows and to compressed entries, where the nodes of a tree "
+                "have no places"
             )
         ctx = replace(ctx, adapters=None)  # adapters are trained without it
         spec = replace(spec, layers=(layer,), names=replace(spec.names, layer=LAYER))

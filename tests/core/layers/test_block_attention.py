@@ -20,7 +20,7 @@ from hotshoe.slots import SLOTS, AttentionSpec, BlockIndexerSpec, CacheView, Sel
 from hotshoe.slots.reference import attention, block_indexer
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe.types.layout import lay_out
-from hotshoe.types.trees import DraftTree
+from hotshoe.types.trees import DraftTree, NoTreesError
 
 GROUP, TOP_K, SIZE, DIM, LENGTH = 8, 3, 4, 8, 64
 SPEC = AttentionSpec(4, 2, DIM, "float32", "float32", SIZE, 0.4)
@@ -145,5 +145,5 @@ def test_each_key_head_has_a_cache_and_all_have_one_view():
 def test_what_has_no_place_is_refused():
     with pytest.raises(ConfigError, match=r"block_size 4: .* blocks of 6 tokens.*--block-size 2"):
         BlockAttention(context(), SPEC, replace(INDEX, group=6), ROTARY)
-    with pytest.raises(ConfigError, match="choose blocks of tokens, where the nodes of a tree"):
+    with pytest.raises(NoTreesError, match="choose blocks of tokens, where the nodes of a tree"):
         BlockAttention(context(tree=DraftTree((0,))), SPEC, INDEX, ROTARY)

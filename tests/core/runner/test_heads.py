@@ -10,7 +10,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
 from hotshoe.runner.heads import check_tree, head_of, on_device, wants_further
 from hotshoe.types.mesh import Axis
-from hotshoe.types.trees import parse_tree
+from hotshoe.types.trees import NoTreesError, parse_tree
 
 CONFIG = SimpleNamespace(architecture="SomeForCausalLM", path="/somewhere")
 
@@ -44,10 +44,10 @@ def test_a_tree_needs_a_head_that_makes_it_and_caches_with_places() -> None:
     head = SimpleNamespace(tree=ctx.tree, cache_layers=(), forward=len, guess=len)
     check_tree(head, ctx)
     chains = SimpleNamespace(cache_layers=(), forward=len, guess=len)
-    with pytest.raises(ConfigError, match="this method makes chains alone"):
+    with pytest.raises(NoTreesError, match="makes chains alone"):
         check_tree(chains, ctx)
     ctx.cache_layers.append(latent)
-    with pytest.raises(ConfigError, match="has caches of kind latent"):
+    with pytest.raises(NoTreesError, match="has caches of kind latent"):
         check_tree(head, ctx)
     ctx.tree = None
     check_tree(chains, ctx)

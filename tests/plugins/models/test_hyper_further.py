@@ -178,10 +178,16 @@ def test_its_ratio_lies_behind_those_of_the_layers():
             build(compress_ratios=strange)
 
 
-def test_trees_are_refused(published):
+def test_trees_are_chains(published):
     tree = {"method": "mtp", "speculative_token_tree": "[(0,), (1,), (0, 0)]"}
-    with pytest.raises(ConfigError, match="nodes of a tree have no places; leave it out"):
-        LLM(str(published.path), speculative_config=tree, **OPTIONS)
+    prompt = TokensPrompt(draw(9))
+    with LLM(str(published.path), **OPTIONS) as llm:
+        [plain] = llm.generate(prompt, PARAMS)
+    with LLM(str(published.path), speculative_config=tree, **OPTIONS) as llm:
+        assert llm.changes[-1].value == {"method": "mtp", "num_speculative_tokens": 2}
+        assert "have no places" in llm.changes[-1].reason
+        assert llm.generate(prompt, PARAMS)[0].outputs[0].token_ids == plain.outputs[0].token_ids
+        assert llm.stats().num_draft_tokens > 0
 
 
 def test_what_a_file_lacks_is_named(published, tmp_path):

@@ -6,6 +6,7 @@ the description (`EngineInfo`) and load the tokenizer that it names.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from hotshoe.engine.core.engine_core import EngineCore
 from hotshoe.engine.start.places import find_model, read_tokenizer
 from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
+from hotshoe.engine.start.trees import chained
 from hotshoe.engine.wire.connection import MAX_MESSAGE_BYTES
 from hotshoe.executor import WorkerInfo
 from hotshoe.lazy import resolve_lazy
@@ -32,6 +34,7 @@ from hotshoe.text.late import read_late
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.text.tokenizer_files import json_object
 
+_log = logging.getLogger(__name__)
 #: The hook that names templates of models that have none.
 TEMPLATES = "hotshoe_chat_templates"
 
@@ -53,6 +56,8 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     """
     begin = time.perf_counter()
     setup = prepare(config, plugins)
+    if why := chained(config, setup):
+        _log.warning("drafts are %s", why)
     prepared = time.perf_counter()
     tokenizer = load_tokenizer(setup.config, setup.model_config.path, setup.plugins)
     setup = _with_eos(setup, tokenizer)

@@ -24,8 +24,9 @@ from hotshoe.engine.explain.estimate import (
 from hotshoe.engine.explain.fates import WeightFate, fates
 from hotshoe.engine.explain.numerics import numerics
 from hotshoe.engine.start.draft import draft_setup
+from hotshoe.engine.start.paper import PaperSelector
 from hotshoe.engine.start.setup import EngineSetup, prepare
-from hotshoe.errors import ConfigError, SelectionError
+from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
@@ -34,21 +35,15 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import (
     HOOK,
     blaming,
-    candidates_of,
     choose_platform,
     targets_of,
 )
 from hotshoe.slots import (
-    COMPOSED,
-    PLAIN_LAYOUT,
-    REFERENCE,
     Candidate,
     Decision,
-    KVLayout,
     SampleSpec,
     Selector,
     TransferSpec,
-    all_slots,
 )
 from hotshoe.slots.graph import hindering, recordable
 from hotshoe.slots.sizes import TYPE_BITS
@@ -125,7 +120,7 @@ def explain(
     facts = setup.selector.facts
     if setup.platform.create_worker(setup.config) is not None:
         return Explanation(setup.config, facts, setup.changes, ())
-    selector = _PaperSelector(setup, may_lack=recorded is not None)
+    selector = PaperSelector(setup, may_lack=recorded is not None)
     worker = replace(setup, selector=selector).torch_worker()
     ctx, model = worker.build()
     graphs = _decide_rest(selector, setup, model.vocab_size)
@@ -156,7 +151,7 @@ def explain(
     )
 
 
-def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) -> str:
+def _decide_rest(selector: PaperSelector, setup: EngineSetup, vocab_size: int) -> str:
     """Decide what the runner asks for, beside the layers; return what is recorded, in words."""
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
@@ -185,7 +180,7 @@ def _forgone(selector: Selector) -> dict[tuple[str, str], Sequence[tuple[str, st
     }
 
 
-def _weight_bytes(ctx: BuildContext, selector: _PaperSelector) -> int:
+def _weight_bytes(ctx: BuildContext, selector: PaperSelector) -> int:
     """Return the bytes of matrices, tables and norms, wherever they are kept."""
     norms = sum(
         expected.shape[0] * TYPE_BITS[ctx.dtype] // 8
@@ -210,7 +205,7 @@ def _draft(setup: EngineSetup) -> _Draft | None:
     own = draft_setup(setup)
     if own is None or own.platform.create_worker(own.config) is not None:
         return None
-    selector = _PaperSelector(own, may_lack=True)
+    selector = PaperSelector(own, may_lack=True)
     worker = replace(own, selector=selector).torch_worker()
     ctx, model = worker.build()
     weights, caches = _weight_bytes(ctx, selector), worker.layout(ctx)
@@ -227,7 +222,7 @@ def _memory(
     is_recorded: bool,
 ) -> tuple[Need, ...]:
     config, selector, offload = setup.config, ctx.selector, ctx.offload
-    assert isinstance(selector, _PaperSelector)
+    assert isinstance(selector, PaperSelector)
     uses = selector.uses
     stages = config.pipeline_parallel_size
     note = f"of the first of {stages} stages" if stages > 1 else ""
@@ -327,59 +322,3 @@ class _Recorded(Platform):
 
     def create_worker(self, config: EngineConfig) -> Worker | None:
         return self._inner.create_worker(config)
-
-
-class _PaperSelector(Selector):
-    """Chooses by the facts of the device, and builds on "meta", where nothing is allocated.
-
-    Args:
-        setup: Whose candidates and facts are used.
-        may_lack: A chosen candidate that cannot be built here is replaced by a stand-in, for its
-            library belongs to another machine.
-    """
-
-    def __init__(self, setup: EngineSetup, may_lack: bool) -> None:
-        config, facts = setup.config, setup.selector.facts
-        super().__init__(
-            all_slots(setup.plugins),
-            candidates_of(setup.platform, setup.plugins),
-            facts,
-            forced=config.kernel,
-            require_native=config.require_native,
-            batch_invariant=config.batch_invariant,
-        )
-        self.facts = replace(facts, device="meta")
-        self._may_lack = may_lack
-        self.unbuilt: dict[str, dict[str, None]] = {}
-
-    def choose(self, slot: str, spec: Any) -> Any:
-        if not self._may_lack:
-            return super().choose(slot, spec)
-        decision = self.decide(slot, spec)
-        candidate = self._by_slot[slot][decision.chosen]
-        self.uses[slot, spec] += decision.chosen != COMPOSED
-        try:
-            with foreign():
-                return resolve_lazy(candidate.build)(spec, self.facts)
-        except ForeignError as failed:
-            if decision.chosen == REFERENCE:
-                error = failed.__cause__
-                raise SelectionError(f"slot {slot}: {error}") from error
-            cause = str(failed).partition(";")[0]
-            self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
-            return _StandIn(candidate.declared_layout(spec, self.judged) or PLAIN_LAYOUT)
-
-
-@dataclass(frozen=True, slots=True)
-class _StandIn:
-    """In the place of an operation whose library is not here."""
-
-    layout: KVLayout
-
-    def nbytes(self) -> int:
-        return 0
-
-    def run(self, *arguments: object) -> None:
-        raise AssertionError("nothing runs on paper")
-
-    load = load_gate_up = load_down = all_reduce = prepare = run

@@ -22,6 +22,7 @@ from hotshoe.platform import Change
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.speculation.drafting import HEADS
+from hotshoe.types.trees import NoTreesError
 
 if TYPE_CHECKING:
     from hotshoe.layers import BuildContext
@@ -96,6 +97,8 @@ def _naming(name: str) -> Iterator[None]:
     """Say of an error of the user's that it is the head's."""
     try:
         yield
+    except NoTreesError:
+        raise
     except UserError as error:
         if NAME not in str(error):
             kind = CheckpointError if isinstance(error, CheckpointError) else ConfigError

@@ -15,6 +15,7 @@ from hotshoe.engine.start.executors import check_executor, make_worker, ranks_he
 from hotshoe.engine.start.heads import find_head, with_head
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
 from hotshoe.engine.start.processors import FoundProcessor, find_processors, make_processors
+from hotshoe.engine.start.trees import settle_trees
 from hotshoe.errors import CheckpointError, ConfigError, PluginError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
@@ -254,7 +255,7 @@ def prepare(
         require_native=resolved.require_native,
         batch_invariant=resolved.batch_invariant,
     )
-    return EngineSetup(
+    setup = EngineSetup(
         resolved,
         (*changes, *by_platform, *by_core),
         plugins,
@@ -265,6 +266,7 @@ def prepare(
         _pooling(config, model_config),
         find_processors(resolved, plugins),
     )
+    return settle_trees(setup)
 
 
 def _sampling_defaults(config: EngineConfig, model: ModelConfig) -> Mapping[str, Any]:
