@@ -172,6 +172,8 @@ class Scheduler:
             added.
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
+        if self._in_flight and self._in_flight[-1].plan.draft_rows and not self.config.in_turns:
+            return None  # who has no drafts would run apart from the others from now on
         if self.cache.has_news:
             self.cache.begin_step()
         spare = self.config.max_num_batched_tokens - len(self._running)
