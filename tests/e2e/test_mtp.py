@@ -12,7 +12,7 @@ from tests.e2e.test_speculation import GREEDY, HARD, SETTINGS, answers, check
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.plugins import PluginManager
-from hotshoe.speculation.drafting import Heads
+from hotshoe.speculation.drafting import Drafting, Heads
 from hotshoe.speculation.proposer import Wanted
 
 ONE = pytest.mark.parametrize("platform", ["cpu"])
@@ -145,6 +145,32 @@ def test_a_measured_budget_changes_no_answer(open_mtp: Callable[..., LLM]) -> No
     with open_mtp(weights, speculative_config=method(None)) as llm:
         check(llm.generate(TokensPrompt([5]), params)[0].outputs, plain)
         assert llm.stats().num_draft_tokens > 0
+
+
+@ONE
+def test_drafts_behind_steps_without_any_are_as_good(
+    open_mtp: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten steps the first nine want none; what they left is written when the tenth does."""
+    seen: list[tuple[list[int], list[int]]] = []
+    asked = iter(range(1000))
+    propose = Heads.propose
+
+    def spy(self: Heads, wanted: Sequence[Wanted]) -> list[list[int]]:
+        seen.extend((list(one.request.token_ids), list(one.made)) for one in wanted if one.made)
+        return propose(self, wanted)
+
+    monkeypatch.setattr(Heads, "propose", spy)
+    monkeypatch.setattr(Drafting, "num_ahead", property(lambda _: 3 * (next(asked) % 10 == 9)))
+    weights = mtp.random_weights(8)
+    prompts = [TokensPrompt([(n * i * i + i) % 251 for i in range(9 + 7 * n)]) for n in range(1, 4)]
+    options = {"enable_prefix_caching": False, "async_scheduling": True}
+    with open_mtp(weights, speculative_config=method(), **options) as llm:
+        llm.generate(prompts, [replace(GREEDY, max_tokens=n) for n in (60, 71, 80)])
+    assert len(seen) > 12
+    for ids, made in seen:
+        expected = mtp.drafts(weights, ids, 3)
+        assert all(x in y for x, y in zip(made, expected, strict=False))
 
 
 @ONE

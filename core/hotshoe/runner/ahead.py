@@ -6,7 +6,8 @@ by then: those of a prompt, accepted drafts, and what was sampled last. So whate
 model's caches at a position (chunks, prefixes, preemption, refused drafts) holds of the head's.
 Where drafts are wanted, it goes on alone, one token of each row at a time, as far as the row's
 blocks reach. It writes behind the known tokens there; the next step writes these places again.
-Where none are wanted, it writes its caches and reads nothing.
+Where none are wanted, it writes its caches and reads nothing; steps that decode the same rows one
+after the other are written together.
 
 The last position of a cached prefix is the one exception: its block was filled by a sequence that
 may have gone on with another token. A head reads a little of that in its place, which costs drafts
@@ -16,6 +17,7 @@ and no token. Nothing here waits for the device: it finds itself how many drafts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +30,7 @@ from hotshoe.layers import ForwardBatch, ViewPlan
 from hotshoe.layers.context import Attend
 from hotshoe.models.base import DraftHead
 from hotshoe.runner.graphs import Recordings
+from hotshoe.runner.later import ROWS, Later
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
 from hotshoe.sampling.rows import place
 from hotshoe.slots import CacheView, StepShape
@@ -149,10 +152,20 @@ class Ahead:
         self._chain: Chain | None = None
         self._states: Tensor | None = None
         self._batch: ForwardBatch | None = None
+        self._later: Later | None = None
+        self._rows: list[int] = []
+        #: Whether the step may be written later: it decodes, and nobody wants drafts.
+        self.waits = False
 
     def begin(self, plan: StepPlan) -> None:
         """Learn how many drafts a step shall have, and how far its rows' blocks reach."""
         self._num = plan.num_ahead
+        decodes = plan.num_tokens == len(plan.rows) <= ROWS and not plan.new_rows
+        self.waits = self._later is not None and decodes and not plan.num_ahead
+        # Blocks change hands only where a row ends. What it has left is written before.
+        if not self.waits or plan.rows != self._rows:
+            self._write_up()
+        self._rows = plan.rows
         for new in plan.new_rows:
             self._columns[:, new.row] = [len(blocks) for blocks in new.block_ids]
         ends = np.array(plan.block_cols, np.int32) + 1
@@ -172,6 +185,9 @@ class Ahead:
             token_index: [num_tokens] of its tokens in the table, where what was sampled stands.
             verified, sampled: [s] what stood there before, and what was sampled.
         """
+        if self.waits:
+            self._wait(token_index)
+            return None
         samples, num = _samples(inputs), self._num
         read = self._behind(inputs, samples, token_index, verified, sampled)
         self._states = self._batch = None
@@ -188,6 +204,23 @@ class Ahead:
         longest = int(inputs.seq_lens.max()) + num
         made = self._go_on(samples.rows, passed, found, read.positions, longest)
         return MadeDrafts(samples.rows.tolist(), made[:, :num].contiguous())
+
+    def _wait(self, token_index: Tensor) -> None:
+        """Keep what the head is to write of a step."""
+        assert self._later is not None and self._states is not None and self._batch is not None
+        if not self._later.has_room(len(token_index)):
+            self._write_up()
+        ids = self._tables.tokens[token_index + 1]
+        self._later.add(ids, self._states, self._batch)
+        self._states = self._batch = None
+
+    def _write_up(self) -> None:
+        """Write what was kept."""
+        if self._later is None or not self._later.count:
+            return
+        ids, states, batch = self._later.taken()
+        with suppress(Written):
+            self._head.forward(ids, states, replace(batch, between=_unread))
 
     def _behind(
         self,
@@ -232,6 +265,8 @@ class Ahead:
         passed, found = self._head.forward(ids, states, replace(batch, outputs_at=last))
         if self._head.guess(found).dim() == 1 and self._chain is None:  # recordings read it
             self._chain = Chain.of(passed, len(self._tables.blocks[0]))
+        if self._later is None:
+            self._later = Later.of(self._head, states)
         self._states = self._batch = None
 
     def record(

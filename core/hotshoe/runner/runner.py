@@ -290,7 +290,11 @@ class Runner:
         if self._ahead is None:
             logits = found[: len(inputs.sample_rows)]
             return logits, self._choice.found(logits) if self._choice and plain else None
-        self._ahead.keep(found, ForwardBatch(staged.positions, *self._forward.read(inputs, staged)))
+        if self._ahead.waits:
+            self._ahead.keep(found, self._forward.slots(staged))
+        else:
+            read = self._forward.read(inputs, staged)
+            self._ahead.keep(found, ForwardBatch(staged.positions, *read))
         return self._forward.logits(found[: len(inputs.sample_rows)]), None
 
     def _replay_pieces(

@@ -1,12 +1,14 @@
 """A head behind a runner: what it reads, where it writes, and how far it goes on."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.core.runner.test_runner import BLOCK, LENGTH, VOCAB, TableModel, make_runner, new
 
 from hotshoe.layers import ForwardBatch
+from hotshoe.runner import later
 from hotshoe.runner.ahead import Written
 from hotshoe.runner.runner import Runner
 from hotshoe.types import StepPlan, StepResult
@@ -15,7 +17,7 @@ from hotshoe.types import StepPlan, StepResult
 class Layer:
     """A cache layer that reads the first view."""
 
-    view = 0
+    view, cache_spec = 0, SimpleNamespace(kind="full")
 
 
 class CountingHead:
@@ -92,6 +94,58 @@ def test_without_a_wish_for_drafts_it_fills_its_cache_alone(
         between(torch.rand(3, 2, 4), lambda q, views: q, None)
     result = run(runner, 3, StepPlan(1, [new(1, [3, 4, 5, 6])], [1], [2]))
     assert (result.rows, result.ahead, len(head.ids)) == ([], {}, 2)
+
+
+@pytest.mark.parametrize("recorded", [(), (4,)], ids=["called", "recorded"])
+def test_what_idle_steps_leave_is_written_in_one_pass(
+    model: TableModel, head: CountingHead, recorded: tuple[int, ...]
+) -> None:
+    runner = make_runner(model, recorded, recorded, head=head)
+    runner.warm_up([2])
+    runner.record_graphs()
+    for seen in (head.ids, head.hidden, head.batches):
+        seen.clear()
+    follows = model.table.argmax(1).tolist()
+    run(runner, 0, StepPlan(0, [new(2, [5, 6]), new(0, [11])], [2, 0], [2, 1]))
+    assert len(head.ids) == 1  # a prompt's is written at once
+    texts = {row: [last] for row, last in ((2, 6), (0, 11))}
+    for number in range(1, 4):
+        run(runner, 0, StepPlan(number, [], [2, 0], [1, 1]))
+    for text in texts.values():
+        for _ in range(6):
+            text.append(follows[text[-1]])
+    assert len(head.ids) == 1
+    result = run(runner, 2, StepPlan(4, [], [2, 0], [1, 1]))
+    assert result.ahead == {row: counted(texts[row][5], 2) for row in (2, 0)}
+    width = max(recorded, default=2)  # behind those of the rows stand nobody's
+    batch, kept = head.batches[1], [n * width + i for n in range(3) for i in range(2)]
+    own = {row: texts[row][2:5] for row in (2, 0)}
+    assert [head.ids[1][i] for i in kept] == [own[row][n] for n in range(3) for row in (2, 0)]
+    assert [int(batch.positions[i]) for i in kept] == [2, 1, 3, 2, 4, 3]
+    slots = batch.views[0].slot_mapping
+    base = {2: 16 * BLOCK + 2, 0: 1}
+    assert [int(slots[i]) for i in kept] == [base[row] + n for n in range(3) for row in (2, 0)]
+    before = torch.tensor([texts[row][1 + n] for n in range(3) for row in (2, 0)])
+    assert torch.equal(head.hidden[1][kept], model.table[before])
+    assert batch.between is not None and len(head.batches) == 4
+
+
+def test_what_a_row_leaves_is_written_when_it_ends(
+    runner: Runner, head: CountingHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "TOKENS", 4)
+    runner.warm_up([2])
+    head.ids.clear()
+    run(runner, 0, StepPlan(0, [new(2, [5, 6]), new(0, [11])], [2, 0], [2, 1]))
+    run(runner, 0, StepPlan(1, [], [2, 0], [1, 1]))
+    run(runner, 0, StepPlan(2, [], [2, 0], [1, 1]))
+    assert len(head.ids) == 1
+    run(runner, 0, StepPlan(3, [], [0], [1]))
+    assert [len(ids) for ids in head.ids] == [3, 4]
+    for number in range(4, 8):
+        assert len(head.ids) == 2
+        run(runner, 0, StepPlan(number, [], [0], [1]))
+    assert [len(ids) for ids in head.ids] == [3, 4, 4]  # there was no room for more
 
 
 def test_a_chain_goes_on_one_position_at_a_time(
