@@ -10,6 +10,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from tests.platforms.cuda.perplexity import perplexity
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.runner.graphs import Recordings
-from hotshoe.speculation.proposer import Wanted
+from hotshoe.speculation.drafting import Drafting
+from hotshoe.speculation.proposer import Drafter, Wanted
 from hotshoe_triton.graph import Graph
 
 #: Of the CPU platform, by `python -m tests.platforms.cuda.perplexity cpu`.
@@ -154,8 +156,26 @@ def test_no_step_waits_for_the_device(make: MakeLLM, enforce_eager: bool) -> Non
     assert all(r.outputs[0].error is None for r in results)
 
 
-def test_recorded_chains_are_those_that_are_called(make: MakeLLM, tmp_path: Path) -> None:
-    """Also behind a warm-up that follows the recordings."""
+class Collecting:
+    """Keeps a head's drafts to itself, so that all steps are the same."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.made: list[tuple[tuple[int, ...], list[int]]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._drafter, name)
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+        made = self._drafter.propose(wanted)
+        texts = (tuple(one.request.token_ids) for one in wanted)
+        self.made += [pair for pair in zip(texts, made, strict=True) if pair[1]]
+        return [[] for _ in wanted]
+
+
+@pytest.fixture
+def drafting(make: MakeLLM, tmp_path: Path) -> tuple[LLM, Collecting]:
+    """A model with a head of EAGLE-3's shape, and what collects its drafts."""
     weights = eagle.model_weights("llama", 3)
     model = eagle.write_model(tmp_path / "model", "llama", weights)
     values = eagle.HEAD_CONFIGS["eagle3"]
@@ -164,31 +184,43 @@ def test_recorded_chains_are_those_that_are_called(make: MakeLLM, tmp_path: Path
     sizes = {"max_model_len": 256, "max_num_seqs": 8, "dtype": "float32"}
     llm = make(model=str(model), skip_tokenizer_init=True, speculative_config=drafts, **sizes)
     core = llm.engine.core
-    drafting, ahead = core._drafting, core.workers.main.execute.runner._ahead
-    made: list[list[int]] = []
+    collecting = core._drafting._drafter = Collecting(core._drafting._drafter)
+    return llm, collecting
 
-    class Collecting:
-        """Keeps drafts to itself, so that all steps are the same."""
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(drafter, name)
-
-        def propose(self, wanted: Sequence[Wanted]) -> list[list[int]]:
-            made.extend(drafter.propose(wanted))
-            return [[] for _ in wanted]
-
-    drafter, drafting._drafter = drafting._drafter, Collecting()
+def test_recorded_chains_are_those_that_are_called(drafting: tuple[LLM, Collecting]) -> None:
+    """Also behind a warm-up that follows the recordings."""
+    llm, collecting = drafting
+    ahead = llm.engine.core.workers.main.execute.runner._ahead
     found = []
     prompts = [TokensPrompt([n, 3, 7 * n]) for n in range(1, 6)]
     for steps in (ahead._steps, Recordings(())):
         assert steps.offered or found
         ahead._steps = steps
-        made.clear()
+        collecting.made.clear()
         llm.generate(prompts, GREEDY)
-        found.append(made[:])
+        found.append(collecting.made[:])
     same = sum(a == b for a, b in zip(*found, strict=True))
     assert same >= 0.95 * len(found[0]) > 50  # nearly equal logits may change places
-    assert {len(drafts) for drafts in found[0]} == {3}
+    assert {len(drafts) for _, drafts in found[0]} == {3}
+
+
+def test_drafts_behind_steps_without_any_are_as_good(
+    drafting: tuple[LLM, Collecting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten steps the first nine want none; what they left is written when the tenth does."""
+    llm, collecting = drafting
+    prompts = [TokensPrompt([n, 3, 7 * n]) for n in range(1, 6)]
+    params = [replace(GREEDY, max_tokens=20 * n) for n in range(1, 6)]
+    llm.generate(prompts, params)
+    always = dict(collecting.made)
+    collecting.made.clear()
+    asked = iter(range(1000))
+    monkeypatch.setattr(Drafting, "num_ahead", property(lambda _: 3 * (next(asked) % 10 == 9)))
+    llm.generate(prompts, params)
+    assert 10 < len(collecting.made) < 0.2 * len(always)
+    same = sum(always.get(text) == drafts for text, drafts in collecting.made)
+    assert same >= 0.9 * len(collecting.made)
 
 
 @pytest.mark.parametrize("dtype", CPU_PERPLEXITY)
