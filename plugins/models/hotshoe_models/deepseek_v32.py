@@ -11,6 +11,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import SHARED, corrected_router, latent_spec, with_mixtures
+from hotshoe_models.further import add_further
 from hotshoe_models.mixtures import sparse_types, with_expert_defaults
 from hotshoe_models.spec import DecoderSpec, IndexSpec
 from hotshoe_models.values import refuse, unused_layers
@@ -55,9 +56,15 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 def sparse_decoder(
     config: ModelConfig, ctx: BuildContext, mixers: Sequence[str], interleaved: bool = False
 ) -> DenseDecoder:
-    """Build a decoder of sparse latent attention; see `sparse_spec`."""
+    """Build a decoder of sparse latent attention; see `sparse_spec`.
+
+    The layer that predicts further tokens chooses for itself, whatever the last one does.
+    """
     spec = sparse_spec(config, ctx, mixers, interleaved)
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    last = replace(spec.layers[-1], mixer="indexed")
+    own = replace(spec, layers=(*spec.layers[:-1], last))
+    return add_further(DenseDecoder(spec, ctx), own, ctx, spec.further_layers)
 
 
 def sparse_spec(

@@ -73,7 +73,7 @@ class FurtherLayer:
         self._hidden_norm = plain_norm(spec, ctx, beside + names.hidden_norm)
         join = [(beside + names.join, size)]
         self._join = Linear(ctx, Matrix(ctx, join, 2 * size, quantize=False))
-        self._layer = Layer(spec, ctx, i, build_rotaries(ctx, spec.layers[i : i + 1]), {})
+        self._layer = Layer(spec.sized(i), ctx, i, build_rotaries(ctx, spec.layers[i : i + 1]), {})
         self._layer.join(spec, ctx, i, None)
         first = spec.names.input_norm
         name = None if first is None else prefix + first

@@ -21,8 +21,8 @@ from hotshoe.layers.wrapped import WrappedFormat
 from hotshoe.loader.sources import Described, Stored, TensorSource
 
 PARTS = ("q_proj", "k_proj", "v_proj")
-#: Of a fused tensor: the layer's place, and what it is.
-FUSED = re.compile(r"model\.layers\.(\d+)\.self_attn\.qkv_proj\.(weight|bias|weight_scale_inv)")
+#: Of a fused tensor: its layer, and what it is.
+FUSED = re.compile(r"(.+)\.self_attn\.qkv_proj\.(weight|bias|weight_scale_inv)")
 #: Rows and columns of one scale, where a file does not say it.
 BLOCK = (128, 128)
 PLAIN = re.compile(r"\.self_attn\.[qkv]_proj$")
@@ -34,12 +34,13 @@ class Cut:
 
     Attributes:
         shares: Ranks of the writer.
-        rows: Of each layer: those of q, of k and of v, of all ranks.
+        rows: Of each layer, by its name: those of q, of k and of v, of all ranks. Those of others
+            stay as they are.
         block: Rows and columns of one scale.
     """
 
     shares: int
-    rows: tuple[tuple[int, int, int], ...]
+    rows: Mapping[str, tuple[int, int, int]]
     block: tuple[int, int]
 
 
@@ -65,20 +66,20 @@ class _Parted:
     def __init__(self, source: TensorSource, cut: Cut) -> None:
         self._source, self._cut = source, cut
         #: Of a part: the tensor that it lies in, the layer, and which of its parts it is.
-        self._places: dict[str, tuple[str, int, int]] = {}
-        self._scales: dict[int, str] = {}
+        self._places: dict[str, tuple[str, str, int]] = {}
+        self._scales: dict[str, str] = {}
         self._names: list[str] = []
         for name in source.names():
             found = FUSED.fullmatch(name)
-            if found is None:
+            if found is None or found[1] not in cut.rows:
                 self._names.append(name)
             elif found[2] == "weight_scale_inv":
-                self._scales[int(found[1])] = name
+                self._scales[found[1]] = name
             else:
                 stem = name.removesuffix(f"qkv_proj.{found[2]}")
                 for at, part in enumerate(PARTS):
                     own = f"{stem}{part}.{found[2]}"
-                    self._places[own] = (name, int(found[1]), at)
+                    self._places[own] = (name, found[1], at)
                     self._names.append(own)
 
     def names(self) -> Iterable[str]:
@@ -95,7 +96,7 @@ class _Parted:
             return self._source.tensor(name)
         whole, layer, at = self._places[name]
         tensor, shares = self._source.tensor(whole), self._cut.shares
-        rows = self._cut.rows[layer] if layer < len(self._cut.rows) else (0, 0, 0)
+        rows = self._cut.rows[layer]
         if len(tensor) != sum(rows) or any(count % shares for count in rows):
             raise _mismatch(whole, tensor, f"{sum(rows)} rows in {shares} shares")
         begin = sum(rows[:at]) // shares
@@ -105,7 +106,7 @@ class _Parted:
             own = own.float() * self._factors(layer, tensor, range(begin, end))
         return own.flatten(0, 1)
 
-    def _factors(self, layer: int, tensor: Tensor, rows: range) -> Tensor:
+    def _factors(self, layer: str, tensor: Tensor, rows: range) -> Tensor:
         """Return the factor of each number of some rows of every share."""
         (height, width), shares = self._cut.block, self._cut.shares
         name = self._scales[layer]
@@ -129,7 +130,7 @@ class _Parted:
 
     def stored(self, name: str) -> Stored:
         """Return type and size in the file."""
-        whole, layer, at = self._places.get(name, (name, 0, 0))
+        whole, layer, at = self._places.get(name, (name, "", 0))
         assert isinstance(self._source, Described)
         found = self._source.stored(whole)
         if name not in self._places:

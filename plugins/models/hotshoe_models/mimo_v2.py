@@ -2,7 +2,8 @@
 behind a sigmoid with correction and none shared.
 
 Files as published and as transformers writes them differ; both are read. Defaults are those of
-transformers' MiMoV2FlashConfig. Layers that predict further tokens are not used.
+transformers' MiMoV2FlashConfig. The layer that predicts a further token has a window and no
+experts; that it reads its own normed state, and its names, are those of the published files.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hotshoe.layers import BuildContext
+from hotshoe.layers import BuildContext, Storage
+from hotshoe.layers.wrapped import WrappedFormat
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import FurtherNames, add_further
 from hotshoe_models.fused_qkv import Cut, block_of, part_qkv
 from hotshoe_models.mixtures import (
     DENSE,
@@ -82,6 +85,11 @@ EQUAL = {
 NAMES = WeightNames(sinks="self_attn.attention_sink_bias")
 #: What says how q, k and v lie, and the one value beside "split".
 LAYOUT, FUSED = "attention_projection_layout", "fused_qkv"
+#: Where layers lie that predict further tokens, what is beside them, and how a list of what is not
+#: quantized names them.
+FURTHER_LAYER, UNQUANTIZED = "model.mtp.layers.{}.", "model.decoder."
+FURTHER = FurtherNames(final_norm="final_layernorm", passes_normed=True)
+FURTHER_COUNT = "num_nextn_predict_layers"
 #: Tensors of V2.5 that texts do not need.
 OTHER_PARTS = r"^(visual|audio_encoder|speech_embeddings)\."
 
@@ -93,6 +101,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     window = config.size("sliding_window")
     plain = layer_specs(config, ctx, types, window, partial_rotary=True)
     layers = tuple(_layer(config, *pair) for pair in zip(types, plain, strict=True))
+    further = _further_layer(config, ctx, window)
     v_head_dim, head_dim = config.size("v_head_dim"), config.size("head_dim")
     if v_head_dim > head_dim:
         raise refuse(config, "v_head_dim", f"has no more than {head_dim} channels, as keys have")
@@ -109,18 +118,40 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     )
     ctx.weights.ignore([OTHER_PARTS], "parts for images and sounds")
     if config.get(LAYOUT, "split") != "split":
-        part_qkv(ctx, _cut(config, spec))
-    return DenseDecoder(spec, ctx)
+        part_qkv(ctx, _cut(config, spec, further))
+    # Published files have such layers, and do not say how many.
+    count = config.size(FURTHER_COUNT, 1) if config.get(FURTHER_COUNT, 1) else 0
+    own = replace(spec, layers=(further,), names=replace(NAMES, mlp_norm="pre_mlp_layernorm"))
+    of_further = replace(ctx, format=_FurtherFormat(ctx.format))
+    return add_further(DenseDecoder(spec, ctx), own, of_further, count, FURTHER, FURTHER_LAYER)
 
 
-def _cut(config: ModelConfig, spec: DecoderSpec) -> Cut:
+def _further_layer(config: ModelConfig, ctx: BuildContext, window: int) -> LayerSpec:
+    """Describe the layer that predicts a further token."""
+    [plain] = layer_specs(config, ctx, [SLIDING], window, partial_rotary=True)
+    return _layer(config, SLIDING, plain)
+
+
+class _FurtherFormat(WrappedFormat):
+    """A format that is told of the further layer by the name that lists have for it."""
+
+    def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
+        """Return the format's answer; None for a matrix of plain numbers, by either name."""
+        listed = layer.replace(FURTHER_LAYER.format(0), UNQUANTIZED)
+        kept = not self.online and super().storage(listed, shape) is None
+        return None if kept else super().storage(layer, shape)
+
+
+def _cut(config: ModelConfig, spec: DecoderSpec, further: LayerSpec) -> Cut:
     """Say how fused rows lie: for as many ranks as layers without a window have kv heads."""
     if config.get(LAYOUT) != FUSED:
         raise refuse(config, LAYOUT, f"knows {FUSED} and split")
-    rows = tuple(
-        (spec.num_heads * spec.head_dim, heads * spec.head_dim, heads * spec.value_dim)
-        for heads in (layer.num_kv_heads or spec.num_kv_heads for layer in spec.layers)
-    )
+    named = {spec.names.layer.format(i): layer for i, layer in enumerate(spec.layers)}
+    rows = {}
+    for name, layer in (named | {FURTHER_LAYER.format(0): further}).items():
+        heads = layer.num_kv_heads or spec.num_kv_heads
+        sizes = (spec.num_heads * spec.head_dim, heads * spec.head_dim, heads * spec.value_dim)
+        rows[name.removesuffix(".")] = sizes
     shares = config.size("num_key_value_heads")
     return Cut(shares, rows, block_of(config.get("quantization_config")))
 
