@@ -154,22 +154,36 @@ class Ahead:
         self._batch: ForwardBatch | None = None
         self._later: Later | None = None
         self._rows: list[int] = []
-        #: Whether the step may be written later: it decodes, and nobody wants drafts.
-        self.waits = False
+        # Whether the step may be written later: it decodes, and nobody wants drafts.
+        self._waits = False
 
     def begin(self, plan: StepPlan) -> None:
         """Learn how many drafts a step shall have, and how far its rows' blocks reach."""
         self._num = plan.num_ahead
         decodes = plan.num_tokens == len(plan.rows) <= ROWS and not plan.new_rows
-        self.waits = self._later is not None and decodes and not plan.num_ahead
+        self._waits = self._later is not None and decodes and not plan.num_ahead
         # Blocks change hands only where a row ends. What it has left is written before.
-        if not self.waits or plan.rows != self._rows:
+        if not self._waits or plan.rows != self._rows:
             self._write_up()
         self._rows = plan.rows
         for new in plan.new_rows:
             self._columns[:, new.row] = [len(blocks) for blocks in new.block_ids]
         ends = np.array(plan.block_cols, np.int32) + 1
         np.maximum.at(self._columns, (plan.block_groups, plan.block_rows), ends)
+
+    def slots(self, positions: Tensor, slot_mapping: Tensor) -> ForwardBatch | None:
+        """Describe a step that decodes, as far as writing it later needs; None where it does not.
+
+        Args:
+            positions: [n].
+            slot_mapping: [groups * n].
+        """
+        if not self._waits:
+            return None
+        rows = slot_mapping.view(len(self._tables.blocks), len(positions))
+        nothing = self._null_slots  # stands for what nobody reads
+        views = [CacheView(nothing, rows[plan.group]) for plan in self._tables.plans]
+        return ForwardBatch(positions, StepShape(1, nothing, nothing, 1, 1), views)
 
     def keep(self, states: Tensor, batch: ForwardBatch) -> None:
         """Take what the model made of every token of a step, until it has sampled."""
@@ -185,7 +199,7 @@ class Ahead:
             token_index: [num_tokens] of its tokens in the table, where what was sampled stands.
             verified, sampled: [s] what stood there before, and what was sampled.
         """
-        if self.waits:
+        if self._waits:
             self._wait(token_index)
             return None
         samples, num = _samples(inputs), self._num

@@ -161,12 +161,6 @@ class Forward:
             shape.tree = TreeNodes(staged.node_counts, staged.node_lines)
         return shape, self._views(shape, staged, inputs.num_tokens)
 
-    def slots(self, staged: StagedInputs) -> ForwardBatch:
-        """Describe to a head that only writes where a step that decodes has its tokens."""
-        rows = staged.slot_mapping.view(len(self._tables.blocks), len(staged.positions))
-        views = [CacheView(staged.rows, rows[plan.group]) for plan in self._tables.plans]
-        return ForwardBatch(staged.positions, _shape(staged, 1, 1), views)
-
     def _views(
         self, shape: StepShape, staged: StagedInputs, num_tokens: int | None = None
     ) -> Sequence[CacheView]:

@@ -290,11 +290,9 @@ class Runner:
         if self._ahead is None:
             logits = found[: len(inputs.sample_rows)]
             return logits, self._choice.found(logits) if self._choice and plain else None
-        if self._ahead.waits:
-            self._ahead.keep(found, self._forward.slots(staged))
-        else:
-            read = self._forward.read(inputs, staged)
-            self._ahead.keep(found, ForwardBatch(staged.positions, *read))
+        batch = self._ahead.slots(staged.positions, staged.slot_mapping)
+        batch = batch or ForwardBatch(staged.positions, *self._forward.read(inputs, staged))
+        self._ahead.keep(found, batch)
         return self._forward.logits(found[: len(inputs.sample_rows)]), None
 
     def _replay_pieces(

@@ -71,9 +71,8 @@ class Scheduler:
         self._aside = WaitingQueue()
         self._holding = False
         self.last_wait_s = 0.0
-        self._num_preemptions = 0
+        self._num_preemptions = self._num_generated_tokens = 0
         self._num_prompt_tokens = self._num_cached_tokens = 0
-        self._num_generated_tokens = 0
         self._num_finished: Counter[str] = Counter()
         self._drafts = DraftCounts()
         # The first waiting request, if no block was released since it found too few of them.
@@ -121,8 +120,8 @@ class Scheduler:
         self._next_arrival += 1
         request.queued_s = time.monotonic()
         request.ready, request.held = ready, self._holding
-        if self.config.in_turns:
-            request.in_turns = request.stepwise = True
+        request.in_turns = self.config.in_turns
+        request.stepwise = request.stepwise or request.in_turns
         self._requests[request.request_id] = request
         self._queue_of(request).push(request)
 
@@ -376,9 +375,8 @@ class Scheduler:
         start = hit.num_tokens
         stop = self.cache.step_end(start, min(len(request.token_ids), start + budget))
         self.cache.admit(request, hit, stop)
-        row = heapq.heappop(self._free_rows)
+        row = request.row = heapq.heappop(self._free_rows)
         self._rows[row] = request
-        request.row = row
         if not request.was_preempted:
             request.num_cached_tokens = start
             request.scheduled_s = time.monotonic()

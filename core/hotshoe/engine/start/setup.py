@@ -234,7 +234,6 @@ def prepare(
         reason = "the available platform with the highest score"
         changes.append(Change("platform", platform.name, reason))
     changes += _model_changes(config, model_config, platform, plugins)
-    defaults = _sampling_defaults(config, model_config)
     resolved = config.resolve_changes(changes)
     with blaming(platform.name):
         by_platform = list(platform.resolve(resolved))
@@ -262,7 +261,7 @@ def prepare(
         platform,
         model_config,
         selector,
-        defaults,
+        _sampling_defaults(config, model_config),
         _pooling(config, model_config),
         find_processors(resolved, plugins),
     )
