@@ -40,6 +40,8 @@ COUNT = 32
 TIE = 1e-4
 #: Perplexity is that of Python's documentation, in so many pieces of so many tokens.
 PIECES, PIECE = 40, 512
+#: What kernels may add to it, in so many pieces: the reference takes five seconds for each.
+BY_KERNELS, REFERENCE_PIECES = 0.001, 2
 #: What methods of `--quantization` may lose of it.
 MOST_LOST = {"int8_weights": 0.003, "int8_mixed": 0.01, "fp8_mixed": 0.003, "int4_mixed": 0.06}
 PROMPTS = [
@@ -116,12 +118,12 @@ def test_greedy_tokens(llm: LLM, oracle, capsys: pytest.CaptureFixture[str]) -> 
         print(f"\n{total} greedy tokens in {seconds:.1f} s; {ties} are ties, all others equal")
 
 
-def pieces_of(llm: LLM) -> list[list[int]]:
+def pieces_of(llm: LLM, count: int = PIECES) -> list[list[int]]:
     ids = llm.tokenizer.encode("\n\n".join(pydoc_data.topics.topics.values()))
-    return [ids[i * PIECE :][:PIECE] for i in range(PIECES)]
+    return [ids[i * PIECE :][:PIECE] for i in range(count)]
 
 
-def perplexity(**options: object) -> float:
+def perplexity(count: int = PIECES, **options: object) -> float:
     options = {
         "dtype": "bfloat16",
         "max_model_len": PIECE + 1,
@@ -130,9 +132,9 @@ def perplexity(**options: object) -> float:
     }
     with LLM(str(FILES[0]), **options) as llm:
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-        results = llm.generate([TokensPrompt(piece) for piece in pieces_of(llm)], params)
+        results = llm.generate([TokensPrompt(piece) for piece in pieces_of(llm, count)], params)
     found = [entry.logprobs[0] for result in results for entry in result.prompt_logprobs if entry]
-    assert len(found) == PIECES * (PIECE - 1)
+    assert len(found) == count * (PIECE - 1)
     return math.exp(-sum(found) / len(found))
 
 
@@ -144,6 +146,15 @@ def test_perplexity_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\nperplexity {plain:.3f}; {shown}")
     for method, loss in losses.items():
         assert loss <= MOST_LOST[method]
+
+
+def test_perplexity_of_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside the same weights, dequantized and multiplied in float64."""
+    wanted = perplexity(REFERENCE_PIECES, dtype="float32", kernel={"linear": "reference"})
+    found = perplexity(REFERENCE_PIECES, dtype="float32")
+    with capsys.disabled():
+        print(f"\nperplexity of kernels {found:.4f}, of the reference {wanted:.4f}")
+    assert abs(found / wanted - 1) <= BY_KERNELS
 
 
 @pytest.mark.skipif(not LLAMA_CPP.exists(), reason="needs `make real-llamacpp`")
