@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hotshoe.layers import WeightFormat
 from hotshoe_bridge.operations import DTYPES, Operations
-from hotshoe_bridge.weights import NAME, Stacked, format_of, multiplied, needless
+from hotshoe_bridge.weights import NAME, Stacked, check_needless, format_of, multiplied, needless
 
 #: Places of stacked matrices by what loaders of engines call them.
 PARTS = {"q": 0, "k": 1, "v": 2}
@@ -147,8 +147,9 @@ def stored_method(
                 sizes, parts = [sum(sizes)], parts[:1]
             stacked = Stacked(format, parts, sizes, input_size, DTYPES[params_dtype])
             layer.hotshoe_stacked = stacked
-            loaders = {kind: _loader(stacked, kind) for kind in stacked.kinds}
-            for kind, loader in (dict.fromkeys(needless(format), _dropped) | loaders).items():
+            loaders = {kind: _checker(format, parts, kind) for kind in needless(format)}
+            loaders |= {kind: _loader(stacked, kind) for kind in stacked.kinds}
+            for kind, loader in loaders.items():
                 held = nn.Parameter(torch.empty(0), requires_grad=False)
                 held.weight_loader = loader  # type: ignore[attr-defined]
                 layer.register_parameter(kind, held)
@@ -169,5 +170,11 @@ def _loader(stacked: Stacked, kind: str) -> Any:
     return load
 
 
-def _dropped(held: nn.Parameter, tensor: Tensor, part: str | int | None = None) -> None:
-    """Take what nothing needs."""
+def _checker(format: WeightFormat, names: list[str], kind: str) -> Any:
+    """Return what takes a tensor that nothing needs, and keeps nothing of it."""
+
+    def check(held: nn.Parameter, tensor: Tensor, part: str | int | None = None) -> None:
+        name = names[PARTS.get(str(part), part or 0)]  # type: ignore[arg-type]
+        check_needless(format, f"{name}.{kind}", tensor)
+
+    return check

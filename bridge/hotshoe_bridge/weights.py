@@ -16,6 +16,7 @@ from torch import Tensor
 from hotshoe.layers import OnlineFormat, Share, WeightFormat
 from hotshoe.layers.formats import checked_format
 from hotshoe.lazy import resolve_lazy
+from hotshoe.loader.sources import Stream
 from hotshoe.slots import LinearSpec
 from hotshoe_bridge.operations import Operations
 
@@ -63,6 +64,21 @@ def format_of(operations: Operations, method: str, config: Mapping[str, Any]) ->
 def needless(format: WeightFormat) -> list[str]:
     """Return the last parts of names of tensors that a checkpoint may have and nobody needs."""
     return [found[1] for one in format.unused if (found := re.fullmatch(r"\\\.(\w+)\$", one))]
+
+
+def check_needless(format: WeightFormat, name: str, tensor: Tensor) -> None:
+    """Check a tensor that nobody needs as long as it has nothing to say.
+
+    Args:
+        format: Whose `needless` tensors it belongs to.
+        name: As the checkpoint has it.
+        tensor: Such as the zero points of numbers that are symmetric.
+
+    Raises:
+        CheckpointError: It contradicts the checkpoint's configuration.
+    """
+    if format.decode is not None:
+        format.decode(Stream([(name, tensor)]))
 
 
 class Stacked:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from hotshoe.errors import CheckpointError
 from hotshoe_bridge.operations import Operations
 from hotshoe_bridge.quantized import Host, config_class
 from hotshoe_quantization import examples
@@ -47,6 +48,40 @@ def test_a_stored_layer_takes_what_the_loader_brings(cpu) -> None:
     x, bias = torch.randn(5, columns), torch.randn(3 * rows)
     want = x @ torch.cat([example.weight for example in parts]).T + bias
     assert ((method.apply(layer, x, bias) - want).norm() / want.norm()) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "good", "bad"),
+    [
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False},
+            "g_idx",
+            torch.arange(256, dtype=torch.int32) // 64,
+            torch.arange(256, dtype=torch.int32) % 4,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "int-quantized",
+                "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
+            },
+            "weight_zero_point",
+            torch.zeros(96, 1, dtype=torch.int8),
+            torch.full((96, 1), 3, dtype=torch.int8),
+        ),
+    ],
+)
+def test_contradictions_are_met_where_a_tensor_comes(cpu, config, kind, good, bad) -> None:
+    """Nothing needs such a tensor, as long as it says nothing else than the configuration."""
+    config = config_class(HOST, "hotshoe", "", cpu).from_config(config)
+    config.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+    method = config.get_quant_method(nn.Linear(1, 1), "model.0.qkv_proj")
+    layer = nn.Module()
+    method.create_weights(layer, 256, [96] * 3, 256, 288, torch.float32)
+    held = dict(layer.named_parameters())[kind]
+    held.weight_loader(held, good, "q")
+    with pytest.raises(CheckpointError, match=rf"model\.0\.v_proj\.{kind} .*quantization_config"):
+        held.weight_loader(held, bad, "v")
 
 
 def test_who_reads_a_quantized_checkpoint(cpu) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hotshoe_quantization.elements import MXFP8
-from hotshoe_quantization.four_bits import awq, gptq
+from hotshoe_quantization.four_bits import awq, columns_in_order, gptq
 from hotshoe_quantization.fp4 import COMPRESSED, Fp4
 from hotshoe_quantization.stored import Scheme, StoredFormat
 from hotshoe_quantization.values import Values, holds, searches
@@ -62,7 +62,7 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         found = (n for n in changes if searches(n, layer, "quantization_config.extra_config"))
         return changes.get(next(found, ""), scheme)
 
-    return StoredFormat(choose, UNUSED)
+    return StoredFormat(choose, UNUSED, needless=columns_in_order(choose))
 
 
 def _blocks(names: object) -> Iterator[str]:

@@ -37,7 +37,9 @@ MX8 = "mxfp8-quantized"
 #: Written beside what is needed: the shape, and zero points where all are zero.
 UNUSED = (
     r"\.weight_shape$",
-    r"\.(weight|input|output)_zero_point$",
+    r"\.weight_zero_point$",
+    r"\.input_zero_point$",
+    r"\.output_zero_point$",
     r"\.input_global_scale$",
 )
 ZEROS = (".weight_zero_point", ".input_zero_point")

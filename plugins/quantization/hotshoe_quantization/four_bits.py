@@ -6,7 +6,7 @@ al. 2022, arXiv:2210.17323, and the files of AutoGPTQ and GPTQModel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -199,12 +199,22 @@ def read_gptq(config: Mapping[str, Any]) -> StoredFormat:
                 return other
         return None if holds(kept, layer) else scheme
 
+    return StoredFormat(choose, (r"\.g_idx$",), needless=columns_in_order(choose))
+
+
+def columns_in_order(scheme: Callable[[str], Scheme | None]) -> Needless:
+    """Return the groups of columns of weights whose scheme has them in order.
+
+    Args:
+        scheme: Says how a layer is stored.
+    """
+
     def has(name: str) -> bool:
-        scheme = choose(name.removesuffix(ORDER)) if name.endswith(ORDER) else None
-        return isinstance(scheme, Gptq) and not scheme.weight.permuted
+        found = scheme(name.removesuffix(ORDER)) if name.endswith(ORDER) else None
+        return isinstance(found, Gptq) and not found.weight.permuted
 
     why = "has columns out of order, though quantization_config has no desc_act"
-    return StoredFormat(choose, (r"\.g_idx$",), needless=Needless(has, why, _in_order))
+    return Needless(has, why, _in_order)
 
 
 def _in_order(groups: Tensor) -> bool:

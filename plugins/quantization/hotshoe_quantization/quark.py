@@ -29,7 +29,7 @@ DYNAMIC = ("per_tensor", "per_channel", "per_token")
 ROTATIONS = ("rotation", "quarot", "spinquant")
 #: Scales of keys and values.
 RENAMES = ((r"\.(k|v)_proj\.output_scale$", r".\1_scale"),)
-UNUSED = (r"\.(weight|input|output|bias)_zero_point$",)
+UNUSED = tuple(rf"\.{of}_zero_point$" for of in ("weight", "input", "output", "bias"))
 ZEROS = (".weight_zero_point", ".input_zero_point")
 WHERE = "quantization_config"
 

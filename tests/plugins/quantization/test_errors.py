@@ -258,6 +258,8 @@ def test_columns_that_belie_the_order() -> None:
     with pytest.raises(CheckpointError, match="g_idx has columns out of order, though"):
         decoded(plain, g_idx=in_order.flip(0))
     assert decoded(four_bits.read_gptq(GPTQ | {"desc_act": True}), g_idx=in_order) == ["g_idx"]
+    with pytest.raises(CheckpointError, match="g_idx has columns out of order, though"):
+        decoded(auto_round.read(ROUND), g_idx=in_order.flip(0))
     by_row = four_bits.read_gptq(GPTQ | {"group_size": -1, "desc_act": True})
     assert decoded(by_row, g_idx=torch.zeros(64, dtype=torch.int32)) == []
 
