@@ -62,7 +62,7 @@ INTEL_ARCHS: dict[str, Arch] = {
     "dg2": Arch("xpu", "dg2", 16, 64 * KIB, "", "small"),
     "bmg": Arch("xpu", "bmg", 16, 128 * KIB, "", "small"),
 }
-_KNOWN = ARCHS | INTEL_ARCHS
+KNOWN = ARCHS | INTEL_ARCHS
 
 
 def arch_of(facts: DeviceFacts) -> Arch:
@@ -71,7 +71,7 @@ def arch_of(facts: DeviceFacts) -> Arch:
     Raises:
         KeyError: It has none; `judge` refuses such a device before anything is built.
     """
-    return _KNOWN[facts.arch]
+    return KNOWN[facts.arch]
 
 
 def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = None) -> Verdict:
@@ -83,7 +83,7 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = Non
         refusals: Reasons by which the specification is refused, each with whether it holds.
     """
     known = {
-        f"architecture {facts.arch} is not one of {', '.join(_KNOWN)}": facts.arch not in _KNOWN,
+        f"architecture {facts.arch} is not one of {', '.join(KNOWN)}": facts.arch not in KNOWN,
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
     }
     return accept_unless(known | (refusals or {}), SCORE, f"Triton kernels for {facts.arch}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionSpec, RotaryAndCacheSpec, RowForm
-from hotshoe_triton.device import ARCHS, arch_of
+from hotshoe_triton.device import KNOWN
 
 #: 8-bit types, with the largest magnitude of each.
 LIMITS = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
@@ -29,13 +29,11 @@ def refusals(spec: AttentionSpec | RotaryAndCacheSpec, facts: DeviceFacts) -> di
 
 def type_refusals(kind: str, dtype: str, facts: DeviceFacts) -> dict[str, bool]:
     """Return reasons to refuse a cache's type, each with whether it holds."""
-    other = kind != dtype
-    arch = arch_of(facts) if facts.arch in ARCHS else None
+    arch = KNOWN.get(facts.arch)
     # Compilers of older NVIDIA GPUs do not convert e4m3.
     unknown = kind == "float8_e4m3fn" and arch is not None and arch.backend == "cuda"
     return {
-        f"kv_dtype {kind} differs from dtype {dtype}": other and kind not in LIMITS,
-        f"kv_dtype {kind} is not compiled for {facts.arch}": other and arch is None,
+        f"kv_dtype {kind} differs from dtype {dtype}": kind != dtype and kind not in LIMITS,
         f"kv_dtype {kind} is not converted on {facts.arch}; use int8": bool(
             unknown and arch is not None and not arch.fp8
         ),

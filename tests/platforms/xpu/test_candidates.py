@@ -2,11 +2,12 @@
 
 import importlib.machinery
 import importlib.util
+from dataclasses import replace
 
 import pytest
 from tests.platforms.xpu.conftest import on_host
 
-from hotshoe.slots import NormSpec
+from hotshoe.slots import AttentionSpec, NormSpec
 from hotshoe_triton import norm
 from hotshoe_xpu.candidates import has_triton, offered, with_triton
 
@@ -25,13 +26,21 @@ def test_the_compiler_is_found_without_importing_it(tmp_path, monkeypatch) -> No
 
 @pytest.mark.parametrize("arch", ["pvc", "dg2", "bmg"])
 def test_candidates_say_what_they_miss(arch: str) -> None:
-    from dataclasses import replace
-
     judge = with_triton(norm.supports)
     facts, spec = replace(on_host(), arch=arch), NormSpec(64, 1e-5, "bfloat16")
     assert "triton-xpu" in judge(spec, facts).reason
     assert judge(spec, replace(facts, features=frozenset({"triton"}))).score == 50
     assert not judge(spec, replace(facts, features=frozenset({"triton"}), arch="xe3")).accepted
+
+
+@pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
+def test_tritons_attention_takes_caches_of_8_bits(kind: str) -> None:
+    facts = replace(on_host(), arch="bmg", features=frozenset({"triton"}))
+    spec = AttentionSpec(8, 2, 64, "bfloat16", kind, 16, 0.125, kv_scales="token")
+    taken = {
+        c.name for c in offered() if c.slot == "attention" and c.supports(spec, facts).accepted
+    }
+    assert taken == {"triton", "triton_alone"}
 
 
 def test_every_kernel_slot_has_a_triton_candidate() -> None:
