@@ -22,11 +22,9 @@ from hotshoe_triton.device import KIB, next_power_of_2
 
 DTYPES = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128)
-#: Query heads that share a KV head, and least KV heads. With more of one or fewer of the other,
-#: joining the pieces of requests of different lengths takes longer than by the portable kernel.
-GROUPS, KV_HEADS = range(2, 5), 8
-#: Columns of a product: the heads that share a KV head, and empty ones.
-COLUMNS = 8
+#: Query heads that share a KV head, which are columns of one product, and least KV heads: requests
+#: of different lengths have too many pieces where all programs read one head.
+MAX_GROUP, KV_HEADS = 8, 2
 WARPS, PROGRAMS_PER_UNIT = 2, 4
 #: Bytes of keys in a warp's tile: fewer come sooner, and are asked for more often.
 TILE_BYTES = 4 * KIB
@@ -61,19 +59,17 @@ def itemsize_of(spec: AttentionSpec) -> int:
 
 
 def serves(spec: AttentionSpec, facts: DeviceFacts) -> bool:
-    """Tell whether the kernel is for a specification that the portable one accepts, and faster."""
-    group, rest = divmod(spec.num_heads, spec.num_kv_heads)
-    # The scales of keys before a window might be so large that weights behind it lose digits.
-    hidden = spec.window is not None and spec.kv_scales == "token"
+    """Tell whether the kernel is for a specification that the portable one accepts."""
+    # There it was twice as far from the reference as float16 allows, for a reason unknown.
+    off = spec.window is not None and spec.kv_scales == "token"
     return (
         not missing_gluon(facts)
         and spec.dtype in DTYPES
         and spec.head_dim in HEAD_DIMS
-        and group in GROUPS
-        and not rest
         and spec.num_kv_heads >= KV_HEADS
+        and spec.num_heads <= MAX_GROUP * spec.num_kv_heads
         and spec.alibi is None
-        and not hidden
+        and not off
     )
 
 
@@ -83,7 +79,7 @@ def tiling(spec: AttentionSpec) -> Tiling:
     keys = max(16, min(32, TILE_BYTES // row))
     stage = WARPS * keys * 2 * (row + 4 * (spec.kv_scales == "token"))
     # Where warps meet, each leaves half of its values at once, maxima and sums.
-    meeting = WARPS * COLUMNS * (spec.head_dim // 2 + 2) * 4
+    meeting = WARPS * MAX_GROUP * (spec.head_dim // 2 + 2) * 4
     room = UNIT_BYTES // PROGRAMS_PER_UNIT - RESERVED_BYTES - meeting
     return Tiling(WARPS, keys, min(room // stage, MAX_STAGES), PROGRAMS_PER_UNIT)
 
@@ -103,22 +99,21 @@ class Attention(attention.Attention):
             return
         from hotshoe_cuda.kernels.decode import decode_attention
 
-        # Steps of so few requests are left to the portable kernel.
+        # Steps of so few requests are left to the portable kernel: one stream of a 7B took 4 % less
+        # time a token by that, though its attention alone takes longer.
         self._ring, self._left = decode_attention, 0 if ring else FEW_REQS
         chosen = ring or tiling(spec)
         units = facts.compute_units * chosen.programs_per_unit
         self._programs = max(1, -(-units // spec.num_kv_heads))
-        block_e = next_power_of_2(self._group * spec.head_dim)
+        block_g = next_power_of_2(self._group)
         shared = "NUM_HEADS GROUP HEAD_DIM BLOCK_SIZE SCALE WINDOW SOFTCAP SINKS SCALES".split()
         self._ringing: dict[str, Any] = {name: self._prefill[name] for name in shared} | {
             "KEYS": chosen.keys,
             "STAGES": chosen.stages,
             "MIN_TILES": max(1, SHARE // (chosen.warps * chosen.keys)),
-            "BLOCK_D": spec.head_dim,
-            "BLOCK_G": COLUMNS,
-            "BLOCK_E": block_e,
-            # Pieces at once, as many as registers hold.
-            "BLOCK_P": 8 if block_e <= 512 else 4 if block_e <= 1024 else 1,
+            "BLOCK_G": block_g,
+            # Pieces that are joined at once: threads hold 64 numbers of them.
+            "BLOCK_P": 64 // max(4, block_g * spec.head_dim // (32 * chosen.warps)),
             "num_warps": chosen.warps,
             "launch_pdl": True,
         }

@@ -37,6 +37,7 @@ from hotshoe_cuda.kernels.stretches import (
     noted,
     onward,
     row_of,
+    rows_of,
     shares,
     tiles_of,
 )
@@ -44,13 +45,8 @@ from hotshoe_cuda.kernels.stretches import (
 LOG2E = gl.constexpr(1.4426950408889634)
 #: By what weights are multiplied before they become float16: few are too small for it then.
 LIFT = gl.constexpr(16384.0)
-
-
-@gluon.constexpr_function
-def rows_of_all(warps, width):
-    """Return how threads take rows [W, G, D] of so many channels: four of them, of all warps."""
-    lanes = min(32, width // 4)
-    return gl.BlockedLayout([warps, 1, 4], [1, 32 // lanes, lanes], [1, warps, 1], [2, 1, 0])
+#: Columns of a product; a KV head has as many query heads, or fewer.
+HEADS = gl.constexpr(8)
 
 
 @gluon.constexpr_function
@@ -61,6 +57,19 @@ def copying(ring):
     return gl.BlockedLayout(
         [1, 1, at_once], [1, 32 // lanes, lanes], [ring.shape[1], 1, 1], [2, 1, 0]
     )
+
+
+@gluon.jit
+def hint(ptr, numel):
+    """Bring lines of integers nearer while earlier kernels still run; all programs share them."""
+    THREADS: gl.constexpr = 32 * gl.num_warps()
+    lane = gl.arange(0, THREADS, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    program = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
+    line = (program * THREADS + lane) * 32
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
+        "=r,l,r", [(ptr + line).to(gl.int64), (line < numel).to(gl.int32)], gl.int32, False, 1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -105,16 +114,14 @@ def ask(
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = planes
     W: gl.constexpr = k_ring.shape[1]
     KEYS: gl.constexpr = k_ring.shape[2]
-    BLOCK_D: gl.constexpr = k_ring.shape[3]
     COPY: gl.constexpr = copying(k_ring)
     AT: gl.constexpr = gl.SliceLayout(2, COPY)
     key_WN = key_at(tile, seq_len, W, KEYS, KEYS, AT)
     rows_WN = pages_WN.to(gl.int64) * block_stride + key_WN % BLOCK_SIZE * HEAD_DIM
-    channel_D = gl.arange(0, BLOCK_D, gl.SliceLayout(0, gl.SliceLayout(1, COPY)))
+    channel_D = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, gl.SliceLayout(1, COPY)))
     offsets_WND = rows_WN[:, :, None] + channel_D[None, None, :]
-    there_WND = (there & (key_WN >= 0))[:, :, None] & (channel_D < HEAD_DIM)[None, None, :]
-    async_copy.async_copy_global_to_shared(k_ring.index(slot), k_ptr + offsets_WND, mask=there_WND)
-    async_copy.async_copy_global_to_shared(v_ring.index(slot), v_ptr + offsets_WND, mask=there_WND)
+    async_copy.async_copy_global_to_shared(k_ring.index(slot), k_ptr + offsets_WND, mask=there)
+    async_copy.async_copy_global_to_shared(v_ring.index(slot), v_ptr + offsets_WND, mask=there)
     if SCALES == 2:
         ONE: gl.constexpr = scale_pages_WN.type.layout
         at_WN = key_at(tile, seq_len, W, KEYS, KEYS, ONE)
@@ -127,21 +134,20 @@ def ask(
 
 @gluon.jit
 def queries(
-    q_ptr, k_scale_ptr, GROUP: gl.constexpr, HEADS: gl.constexpr, HEAD_DIM: gl.constexpr,
-    BLOCK_D: gl.constexpr, NARROW: gl.constexpr, SCALE: gl.constexpr, SCALES: gl.constexpr,
-    MMA: gl.constexpr,
+    q_ptr, k_scale_ptr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, NARROW: gl.constexpr,
+    SCALE: gl.constexpr, SCALES: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
     """Return a request's queries [W, D, G] as products take them, and the factor [W, G] of their
     scores in the base-2 domain."""
     B: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
     W: gl.constexpr = MMA.warps_per_cta[0]
     head_G = gl.arange(0, HEADS, gl.SliceLayout(0, gl.SliceLayout(1, B)))
-    index_D = gl.arange(0, BLOCK_D, gl.SliceLayout(0, gl.SliceLayout(2, B)))
+    index_D = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, gl.SliceLayout(2, B)))
     warp_W = gl.arange(0, W, gl.SliceLayout(1, gl.SliceLayout(2, B)))
-    channel_D = channel_of(index_D, BLOCK_D, NARROW)
+    channel_D = channel_of(index_D, HEAD_DIM, NARROW)
     offsets_WDG = (warp_W * 0)[:, None, None] + channel_D[None, :, None]
     offsets_WDG += head_G[None, None, :] * HEAD_DIM
-    there_WDG = (channel_D < HEAD_DIM)[None, :, None] & (head_G < GROUP)[None, None, :]
+    there_WDG = (channel_D >= 0)[None, :, None] & (head_G < GROUP)[None, None, :]
     q_WDG = gl.load(q_ptr + offsets_WDG, mask=there_WDG, other=0.0)
     unit_WG = gl.full([W, HEADS], 1.0, gl.float32, gl.SliceLayout(1, MMA))
     if NARROW and q_WDG.dtype != gl.float16:
@@ -162,10 +168,10 @@ def scored(
     q_WDG, unit_WG, rings, slot, key_WN, seq_len, SOFTCAP: gl.constexpr, WINDOW: gl.constexpr,
     SCALES: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """Return a tile's scores [W, N, G] in the base-2 domain but for a factor, and that factor."""
+    """Return a tile's scores [W, N, G] in the base-2 domain but for a factor, that factor, and
+    which keys are seen."""
     W: gl.constexpr = rings[0].shape[1]
     KEYS: gl.constexpr = rings[0].shape[2]
-    HEADS: gl.constexpr = q_WDG.shape[2]
     scores_WNG = gl.zeros([W, KEYS, HEADS], gl.float32, MMA)
     scores_WNG = mma_v2(keys_at(rings[0], slot, MMA), q_WDG, scores_WNG)
     if SCALES == 2:
@@ -178,12 +184,13 @@ def scored(
     seen_WN = key_WN < seq_len
     if WINDOW > 0:
         seen_WN &= key_WN >= seq_len - WINDOW
-    return gl.where(seen_WN[:, :, None], scores_WNG, float("-inf")), factor_WG
+    return gl.where(seen_WN[:, :, None], scores_WNG, float("-inf")), factor_WG, seen_WN
 
 
 @gluon.jit
 def mixed(
-    acc_WDG, weights_WNG, shrink_WG, largest_W, rings, slot, SCALES: gl.constexpr, MMA: gl.constexpr
+    acc_WDG, weights_WNG, shrink_WG, largest_W, seen_WN, rings, slot, SCALES: gl.constexpr,
+    MMA: gl.constexpr,
 ):  # fmt: skip
     """Return weighted values with a tile's added, and the largest scale of values so far, a power
     of two: weights are multiplied by scales, and divided by that."""
@@ -192,7 +199,8 @@ def mixed(
     if SCALES == 2:
         scale_WN = rings[3].index(slot).load(gl.SliceLayout(2, MMA))
         last_W = largest_W
-        power_W = gl.max(scale_WN, 1).to(gl.int32, bitcast=True) & 0x7F800000
+        seen_scale_WN = gl.where(seen_WN, scale_WN, 0.0)
+        power_W = gl.max(seen_scale_WN, 1).to(gl.int32, bitcast=True) & 0x7F800000
         largest_W = gl.maximum(last_W, gl.minimum(power_W, 240 << 23).to(gl.float32, bitcast=True))
         inverse_W = ((254 << 23) - largest_W.to(gl.int32, bitcast=True)).to(
             gl.float32, bitcast=True
@@ -215,7 +223,6 @@ def together(
     half, tops, sums = meeting
     W: gl.constexpr = acc_WDG.shape[0]
     BLOCK_D: gl.constexpr = acc_WDG.shape[1]
-    HEADS: gl.constexpr = acc_WDG.shape[2]
     size_WG = gl.full_like(top_WG, 1.0)
     if NARROW:
         size_WG = size_WG * (1 / LIFT)
@@ -227,7 +234,7 @@ def together(
     acc_WDG = acc_WDG * size_WG[:, None, :]
     halves_WGD = acc_WDG.reshape([W, 2, BLOCK_D // 2, HEADS]).permute((0, 3, 2, 1))
     low_WGD, high_WGD = gl.split(halves_WGD)
-    EACH: gl.constexpr = rows_of_all(W, BLOCK_D // 2)
+    EACH: gl.constexpr = rows_of(W, W, BLOCK_D // 2)
     ALONG: gl.constexpr = gl.SliceLayout(2, EACH)
     tops.index(0).store(top_WG)
     sums.index(0).store(gl.sum(sum_WNG, 1))
@@ -253,7 +260,7 @@ def finish(
     """Store a result, or a piece of one."""
     head_G = gl.arange(0, acc_GD.shape[0], gl.SliceLayout(1, acc_GD.type.layout))
     channel_D = gl.arange(0, acc_GD.shape[1], gl.SliceLayout(0, acc_GD.type.layout))
-    there_GD = (head_G < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+    there_GD = (head_G < GROUP)[:, None] & (channel_D >= 0)[None, :]
     # Where nothing was seen anything may have been multiplied by 0.
     acc_GD = gl.where((sum_G > 0)[:, None], acc_GD, 0.0)
     if SINKS and with_sink:
@@ -322,7 +329,7 @@ def feed(
 @gluon.jit
 def attend(
     q_WDG, unit_WG, rings, planes, lists, slot, front, first, last, end, seq_len,
-    HEAD_DIM: gl.constexpr, BLOCK_SIZE: gl.constexpr, SCALES: gl.constexpr, UNIFORM: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, SCALES: gl.constexpr, UNIFORM: gl.constexpr,
     WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
     """Take a request's tiles first..last - 1 from the rings; return what each warp has found
@@ -331,11 +338,10 @@ def attend(
     STAGES: gl.constexpr = rings[0].shape[0]
     W: gl.constexpr = rings[0].shape[1]
     KEYS: gl.constexpr = rings[0].shape[2]
-    BLOCK_D: gl.constexpr = rings[0].shape[3]
-    HEADS: gl.constexpr = q_WDG.shape[2]
+    HEAD_DIM: gl.constexpr = rings[0].shape[3]
     warp_W = gl.arange(0, W, gl.SliceLayout(1, ALONG))
     lane_WN = (warp_W * KEYS)[:, None] + gl.arange(0, KEYS, gl.SliceLayout(0, ALONG))[None, :]
-    acc_WDG = gl.zeros([W, BLOCK_D, HEADS], gl.float32, MMA)
+    acc_WDG = gl.zeros([W, HEAD_DIM, HEADS], gl.float32, MMA)
     sum_WNG = gl.zeros([W, KEYS, HEADS], gl.float32, MMA)
     top_WG = gl.full([W, HEADS], BOTTOM, gl.float32, gl.SliceLayout(1, MMA))
     largest_W = gl.full([W], 2.0**-100, gl.float32, gl.SliceLayout(1, ALONG))
@@ -346,7 +352,7 @@ def attend(
             rings, planes, lists, free, front, end, HEAD_DIM, BLOCK_SIZE, SCALES, UNIFORM, WINDOW
         )
         key_WN = tile * (W * KEYS) + lane_WN
-        scores_WNG, factor_WG = scored(
+        scores_WNG, factor_WG, seen_WN = scored(
             q_WDG, unit_WG, rings, slot, key_WN, seq_len, SOFTCAP, WINDOW, SCALES, MMA
         )
         new_top_WG = gl.maximum(top_WG, gl.max(scores_WNG, 1) * factor_WG)
@@ -355,18 +361,18 @@ def attend(
         sum_WNG = sum_WNG * shrink_WG[:, None, :] + weights_WNG
         top_WG = new_top_WG
         acc_WDG, largest_W = mixed(
-            acc_WDG, weights_WNG, shrink_WG, largest_W, rings, slot, SCALES, MMA
+            acc_WDG, weights_WNG, shrink_WG, largest_W, seen_WN, rings, slot, SCALES, MMA
         )
         slot = gl.where(slot == STAGES - 1, 0, slot + 1)
     return acc_WDG, top_WG, sum_WNG, largest_W, slot, front
 
 
 @gluon.jit
-def meeting_place(W: gl.constexpr, HEADS: gl.constexpr, BLOCK_D: gl.constexpr):
+def meeting_place(W: gl.constexpr, HEAD_DIM: gl.constexpr):
     """Return where warps leave half of their values at once, their maxima and their sums."""
     ROWS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    half = gl.allocate_shared_memory(gl.float32, [1, W, HEADS, BLOCK_D // 2], ROWS)
+    half = gl.allocate_shared_memory(gl.float32, [1, W, HEADS, HEAD_DIM // 2], ROWS)
     tops = gl.allocate_shared_memory(gl.float32, [1, W, HEADS], PLAIN)
     return half, tops, gl.allocate_shared_memory(gl.float32, [1, W, HEADS], PLAIN)
 
@@ -374,15 +380,15 @@ def meeting_place(W: gl.constexpr, HEADS: gl.constexpr, BLOCK_D: gl.constexpr):
 @gluon.jit
 def places(
     dtype: gl.constexpr, STAGES: gl.constexpr, W: gl.constexpr, KEYS: gl.constexpr,
-    BLOCK_D: gl.constexpr, HEAD_DIM: gl.constexpr, SCALES: gl.constexpr,
+    HEAD_DIM: gl.constexpr, SCALES: gl.constexpr,
 ):  # fmt: skip
     """Return rings of tiles: keys, values, scales of keys, scales of values."""
     AT_ONCE: gl.constexpr = 128 // dtype.primitive_bitwidth
-    PHASES: gl.constexpr = min(8, BLOCK_D // AT_ONCE)
+    PHASES: gl.constexpr = min(8, HEAD_DIM // AT_ONCE)
     TILES: gl.constexpr = gl.SwizzledSharedLayout(AT_ONCE, 8 // PHASES, PHASES, [2, 1, 0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    k_ring = gl.allocate_shared_memory(dtype, [STAGES, W, KEYS, BLOCK_D], TILES)
-    v_ring = gl.allocate_shared_memory(dtype, [STAGES, W, KEYS, BLOCK_D], TILES)
+    k_ring = gl.allocate_shared_memory(dtype, [STAGES, W, KEYS, HEAD_DIM], TILES)
+    v_ring = gl.allocate_shared_memory(dtype, [STAGES, W, KEYS, HEAD_DIM], TILES)
     k_scales = k_ring
     v_scales = v_ring
     if SCALES == 2:
@@ -397,7 +403,7 @@ def walk(
     begin, q_stride,
     NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_SIZE: gl.constexpr,
     SCALE: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, SINKS: gl.constexpr,
-    SCALES: gl.constexpr, UNIFORM: gl.constexpr, BLOCK_G: gl.constexpr,
+    SCALES: gl.constexpr, UNIFORM: gl.constexpr,
 ):  # fmt: skip
     """Compute the tiles at..end - 1 of the list; return the pieces of requests at both ends:
     request, row, and where its tiles begin and end, which is the same where there is none."""
@@ -405,7 +411,6 @@ def walk(
     MMA: gl.constexpr = products(k_ring.shape[1])
     NARROW: gl.constexpr = k_ring.dtype.primitive_bitwidth == 8
     STAGES: gl.constexpr = k_ring.shape[0]
-    BLOCK_D: gl.constexpr = k_ring.shape[3]
     kv_head, program = gl.program_id(0), gl.program_id(1)
     place, front = opened(rings, lists, at, request, begin, BLOCK_SIZE, SCALES, WINDOW)
     _at, request, seq_len, stop, base, _pages, _scale_pages = front
@@ -413,19 +418,19 @@ def walk(
         front = feed(
             rings, planes, lists, slot, front, end, HEAD_DIM, BLOCK_SIZE, SCALES, UNIFORM, WINDOW
         )
-    meeting = meeting_place(k_ring.shape[1], BLOCK_G, BLOCK_D)
+    meeting = meeting_place(k_ring.shape[1], HEAD_DIM)
     first = (request, request.to(gl.int64), begin, begin)
     last = first
     while at < end:
         row = row_of(request, lists[2], UNIFORM)
         until = gl.minimum(stop, end)
         q_WDG, unit_WG = queries(
-            q_ptr + row * q_stride + kv_head * (GROUP * HEAD_DIM), planes[2], GROUP, BLOCK_G,
-            HEAD_DIM, BLOCK_D, NARROW, SCALE, SCALES, MMA,
+            q_ptr + row * q_stride + kv_head * (GROUP * HEAD_DIM), planes[2], GROUP,
+            HEAD_DIM, NARROW, SCALE, SCALES, MMA,
         )  # fmt: skip
         acc_WDG, top_WG, sum_WNG, largest_W, place, front = attend(
             q_WDG, unit_WG, rings, planes, lists, place, front, at + base, until + base, end,
-            seq_len, HEAD_DIM, BLOCK_SIZE, SCALES, UNIFORM, WINDOW, SOFTCAP, MMA,
+            seq_len, BLOCK_SIZE, SCALES, UNIFORM, WINDOW, SOFTCAP, MMA,
         )  # fmt: skip
         acc_GD, top_G, sum_G = together(
             acc_WDG, top_WG, sum_WNG, largest_W, planes[3], meeting, NARROW, SCALES
@@ -453,8 +458,8 @@ def decode_attention(
     NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, SCALE: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
     SINKS: gl.constexpr, SCALES: gl.constexpr, UNIFORM: gl.constexpr, MIN_TILES: gl.constexpr,
-    KEYS: gl.constexpr, STAGES: gl.constexpr, BLOCK_D: gl.constexpr, BLOCK_G: gl.constexpr,
-    BLOCK_R: gl.constexpr, BLOCK_E: gl.constexpr, BLOCK_P: gl.constexpr, num_warps: gl.constexpr,
+    KEYS: gl.constexpr, STAGES: gl.constexpr, BLOCK_G: gl.constexpr,
+    BLOCK_R: gl.constexpr, BLOCK_P: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs).
 
@@ -463,14 +468,15 @@ def decode_attention(
         stats_ptr: [programs * 2, num_kv_heads, GROUP, 2] float32, scratch.
         counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
         KEYS: Of a warp's tile.
-        BLOCK_G: 8 or 16, at least GROUP.
     """
     kv_head = gl.program_id(0)
-    rings = places(k_ptr.dtype.element_ty, STAGES, num_warps, KEYS, BLOCK_D, HEAD_DIM, SCALES)
+    rings = places(k_ptr.dtype.element_ty, STAGES, num_warps, KEYS, HEAD_DIM, SCALES)
     plane = kv_head.to(gl.int64) * (BLOCK_SIZE * HEAD_DIM)
     scales = kv_head * (BLOCK_SIZE if SCALES == 2 else 0)
     planes = (k_ptr + plane, v_ptr + plane, k_scale_ptr + scales, v_scale_ptr + scales)
     lists = (table_ptr, table_stride, starts_ptr, seq_lens_ptr, block_stride)
+    hint(seq_lens_ptr, num_reqs)
+    hint(table_ptr, num_reqs * table_stride)
     wait()
     size, at, end, request, begin = shares(
         starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, num_warps * KEYS, MIN_TILES, BLOCK_R
@@ -479,7 +485,7 @@ def decode_attention(
         first, last = walk(
             out_ptr, q_ptr, sinks_ptr, partial_ptr, stats_ptr, rings, planes, lists, at, end,
             request, begin, q_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
-            SOFTCAP, SINKS, SCALES, UNIFORM, BLOCK_G,
+            SOFTCAP, SINKS, SCALES, UNIFORM,
         )  # fmt: skip
         barrier()
         for i in range(2):
@@ -487,5 +493,5 @@ def decode_attention(
             if begin < stop:
                 deliver(
                     request, row, begin, stop, size, kv_head, out_ptr, partial_ptr, stats_ptr,
-                    counter_ptr, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_E, BLOCK_P,
+                    counter_ptr, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P,
                 )  # fmt: skip

@@ -5,13 +5,15 @@ Stretches are equal but for the last, so those of equal requests often end where
 may begin and end inside a request: such pieces are left in scratch memory, and the program that
 delivers the last piece of a request joins all of them, in order of the keys.
 
-Shape suffixes: R requests, P pieces, E heads times channels.
+Shape suffixes: R requests, P pieces, G heads of one KV head, D channels.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 BOTTOM = gl.constexpr(-1.0e30)
+#: Stretches of the longest request.
+MAX_PIECES = gl.constexpr(32)
 
 
 @gluon.jit
@@ -56,7 +58,9 @@ def shares(
     tiles_R = gl.where(there_R, tiles_of(seq_len_R, WINDOW, TILE), 0)
     end_R = gl.associative_scan(tiles_R, 0, plus)
     total = gl.max(end_R, 0)
-    size = gl.maximum(gl.cdiv(total, gl.num_programs(1)), MIN_TILES)
+    # Who joins a request reads all of its pieces alone, so there are not too many.
+    least = gl.maximum(gl.cdiv(gl.max(tiles_R, 0), MAX_PIECES), MIN_TILES)
+    size = gl.maximum(gl.cdiv(total, gl.num_programs(1)), least)
     at = gl.program_id(1) * size
     request = gl.sum((end_R <= at).to(gl.int32), 0)
     begin = gl.max(gl.where(end_R <= at, end_R, 0), 0)
@@ -106,48 +110,62 @@ def onward(
     return request, seq_len, stop, base
 
 
+@gluon.constexpr_function
+def rows_of(count, warps, width):
+    """Return how threads take rows [P, G, D] of so many channels: four neighbors, of P pieces."""
+    lanes = width // 4
+    return gl.BlockedLayout([count, 1, 4], [1, 32 // lanes, lanes], [1, warps, 1], [2, 1, 0])
+
+
 @gluon.jit
 def join(
     out_ptr, partial_ptr, stats_ptr, kv_head, first, last,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_E: gl.constexpr,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_G: gl.constexpr,
     BLOCK_P: gl.constexpr,
 ):  # fmt: skip
     """Store the result of a request that programs first..last share, at its first head's place."""
-    PER: gl.constexpr = max(1, min(4, BLOCK_E // (32 * gl.num_warps())))
-    PIECES: gl.constexpr = gl.BlockedLayout([BLOCK_P, PER], [1, 32], [1, gl.num_warps()], [1, 0])
-    lane_P = gl.arange(0, BLOCK_P, gl.SliceLayout(1, PIECES))
-    index_E = gl.arange(0, BLOCK_E, gl.SliceLayout(0, PIECES))
-    there_E = index_E < GROUP * HEAD_DIM
-    acc_E = gl.zeros([BLOCK_E], gl.float32, gl.SliceLayout(0, PIECES))
-    top_E = gl.full_like(acc_E, BOTTOM)
-    sum_E = gl.zeros_like(acc_E)
+    PIECES: gl.constexpr = rows_of(BLOCK_P, gl.num_warps(), HEAD_DIM)
+    STATS: gl.constexpr = gl.SliceLayout(2, PIECES)
+    lane_P = gl.arange(0, BLOCK_P, gl.SliceLayout(1, STATS))
+    head_G = gl.arange(0, BLOCK_G, gl.SliceLayout(0, STATS))
+    channel_D = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, gl.SliceLayout(1, PIECES)))
+    acc_GD = gl.zeros([BLOCK_G, HEAD_DIM], gl.float32, gl.SliceLayout(0, PIECES))
+    top_G = gl.full([BLOCK_G], BOTTOM, gl.float32, gl.SliceLayout(0, STATS))
+    sum_G = gl.zeros_like(top_G)
     for base in range(first, last + 1, BLOCK_P):
         program_P = base + lane_P
-        # A program's piece of a request that begins with it has the second of its two places.
+        # A program's piece of its last request has the second of its two places.
         place_P = program_P * 2 + (program_P == first).to(gl.int32)
-        row_P = (place_P * (NUM_HEADS // GROUP) + kv_head) * GROUP
-        there_PE = (program_P <= last)[:, None] & there_E[None, :]
-        stats_ptrs_PE = stats_ptr + (row_P[:, None] + (index_E // HEAD_DIM)[None, :]) * 2
-        top_PE = gl.load(stats_ptrs_PE, mask=there_PE, other=BOTTOM, cache_modifier=".cg")
-        sum_PE = gl.load(stats_ptrs_PE + 1, mask=there_PE, other=0.0, cache_modifier=".cg")
-        piece_PE = gl.load(
-            partial_ptr + (row_P * HEAD_DIM)[:, None] + index_E[None, :], mask=there_PE, other=0.0,
+        row_PG = ((place_P * (NUM_HEADS // GROUP) + kv_head) * GROUP)[:, None] + head_G[None, :]
+        there_PG = (program_P <= last)[:, None] & (head_G < GROUP)[None, :]
+        stats_ptrs_PG = stats_ptr + row_PG * 2
+        top_PG = gl.load(stats_ptrs_PG, mask=there_PG, other=BOTTOM, cache_modifier=".cg")
+        sum_PG = gl.load(stats_ptrs_PG + 1, mask=there_PG, other=0.0, cache_modifier=".cg")
+        piece_PGD = gl.load(
+            partial_ptr + (row_PG * HEAD_DIM)[:, :, None] + channel_D[None, None, :],
+            mask=there_PG[:, :, None] & (channel_D >= 0)[None, None, :], other=0.0,
             cache_modifier=".cg",
         )  # fmt: skip
-        new_top_E = gl.maximum(top_E, gl.max(top_PE, 0))
-        shrink_E = gl.exp2(top_E - new_top_E)
-        factor_PE = gl.exp2(top_PE - new_top_E[None, :])
-        acc_E = acc_E * shrink_E + gl.sum(piece_PE * factor_PE, 0)
-        sum_E = sum_E * shrink_E + gl.sum(sum_PE * factor_PE, 0)
-        top_E = new_top_E
-    y_E = acc_E / gl.where(sum_E > 0, sum_E, 1.0)
-    gl.store(out_ptr + index_E, y_E.to(out_ptr.dtype.element_ty), mask=there_E)
+        new_top_G = gl.maximum(top_G, gl.max(top_PG, 0))
+        shrink_G = gl.exp2(top_G - new_top_G)
+        factor_PG = gl.exp2(top_PG - new_top_G[None, :])
+        shrink_row_G = gl.convert_layout(shrink_G, gl.SliceLayout(1, acc_GD.type.layout))
+        acc_GD = acc_GD * shrink_row_G[:, None] + gl.sum(piece_PGD * factor_PG[:, :, None], 0)
+        sum_G = sum_G * shrink_G + gl.sum(sum_PG * factor_PG, 0)
+        top_G = new_top_G
+    sum_G = gl.convert_layout(sum_G, gl.SliceLayout(1, acc_GD.type.layout))
+    y_GD = acc_GD / gl.where(sum_G > 0, sum_G, 1.0)[:, None]
+    row_G = gl.arange(0, BLOCK_G, gl.SliceLayout(1, acc_GD.type.layout))
+    column_D = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, acc_GD.type.layout))
+    there_GD = (row_G < GROUP)[:, None] & (column_D >= 0)[None, :]
+    out_ptrs_GD = out_ptr + row_G[:, None] * HEAD_DIM + column_D[None, :]
+    gl.store(out_ptrs_GD, y_GD.to(out_ptr.dtype.element_ty), mask=there_GD)
 
 
 @gluon.jit
 def deliver(
     request, row, begin, stop, size, kv_head, out_ptr, partial_ptr, stats_ptr, counter_ptr,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_E: gl.constexpr,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_G: gl.constexpr,
     BLOCK_P: gl.constexpr,
 ):  # fmt: skip
     """Count a piece of a request; with the last piece, join all."""
@@ -157,4 +175,4 @@ def deliver(
         gl.store(cell_ptr, 0)
         at = (row * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         join(out_ptr + at, partial_ptr, stats_ptr, kv_head, first, last,
-             NUM_HEADS, GROUP, HEAD_DIM, BLOCK_E, BLOCK_P)  # fmt: skip
+             NUM_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P)  # fmt: skip
