@@ -237,6 +237,12 @@ class EngineConfig:
         8, "different adapters that run at once; each has a place on the device", low=1, high=1024
     )
     max_lora_rank: int = option(16, "highest rank of an adapter", low=1, high=1024)
+    lora_host_memory_gib: float | None = option(
+        None,
+        "GiB of host memory that loaded adapters may take in a process; default: a quarter of the "
+        "host's, divided among ranks",
+        low=0.001,
+    )
     lora_target_modules: list[str] = option(
         [], "matrices that adapters may change, by the ends of their names, as q_proj; default: all"
     )

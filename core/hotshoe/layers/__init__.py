@@ -33,6 +33,7 @@ from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
 from hotshoe.layers.rotary import Rotary, Rotation
+from hotshoe.layers.scores import Scores
 from hotshoe.layers.selective import SelectiveScan
 from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.short_conv import ShortConv
@@ -83,6 +84,7 @@ __all__ = [
     "Rotary",
     "Rotation",
     "RoutedExperts",
+    "Scores",
     "Section",
     "SelectiveScan",
     "Share",

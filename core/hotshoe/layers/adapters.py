@@ -10,7 +10,7 @@ Source: Low-rank adaptation, arXiv:2106.09685.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -19,8 +19,11 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
+from hotshoe.layers.adapter_names import MatrixNames
+from hotshoe.layers.adapter_room import HostRoom
 from hotshoe.layers.landing import Landing, Piece
 from hotshoe.layers.magnitudes import Gain
+from hotshoe.layers.weights import WeightTable
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraTokens, TransferOp
 from hotshoe.slots.reference.lora import tokens_of
@@ -49,12 +52,20 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """How many adapters lie on the device at once, the most that their rank may be, and the last
-    parts of the names of matrices that they may change; of all, if there are none."""
+    """What adapters may be, and how many there are.
+
+    Attributes:
+        max_adapters: Places on the device.
+        max_rank: Highest rank.
+        targets: Last parts of the names of matrices that they may change; of all, if there are
+            none.
+        host_bytes: Host memory for all loaded adapters; None for any.
+    """
 
     max_adapters: int
     max_rank: int
     targets: tuple[str, ...] = ()
+    host_bytes: int | None = None
 
 
 class Changes(IntEnum):
@@ -88,6 +99,8 @@ class Adapted(Protocol):
     """A layer that adapters change, as `AdaptedLinear` does."""
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None: ...
+
+    def host_bytes(self, index: int, factors: Factors) -> int: ...
 
     def own_part(self, index: int, factors: Factors) -> Factors: ...
 
@@ -143,7 +156,7 @@ class AdapterTable:
         mixtures: Those that recorded steps may stop in.
         stacks: By a name for all experts of a layer: what splits factors of all of them.
         shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
-        is_elsewhere: Tells whether other stages have a tensor.
+        weights: Of the model.
     """
 
     def __init__(self, limits: AdapterLimits) -> None:
@@ -158,8 +171,9 @@ class AdapterTable:
         self.mixtures: list[AdaptedExperts] = []
         self.stacks: dict[str, Stacked] = {}
         self.shared: set[str] = set()
-        self.is_elsewhere: Callable[[str], bool] = lambda name: False
+        self.weights = WeightTable()
         self._taken_bytes = 0
+        self._room = HostRoom(limits.host_bytes)
         self._landing = Landing()
         self.reserve(0, "cpu")
         self._places: OrderedDict[str, int] = OrderedDict()
@@ -212,34 +226,54 @@ class AdapterTable:
                 linear layer.
         """
         found = {}
-        for matrix, pair in self._unstacked(factors):
+        names = MatrixNames(self.weights, {*self.layers, *self.changes})
+        for matrix, pair in self._unstacked(factors, names):
             end = matrix.rpartition(".")[2]
             if self.limits.targets and end not in self.limits.targets:
                 raise CheckpointError(
                     f"the adapter changes {matrix}, and --lora-target-modules leaves {end} out; "
                     "name it there"
                 )
-            if matrix not in self.layers:
-                if matrix in self.changes:  # experts of other ranks, of which all hear
-                    found[matrix] = pair
-                    continue
-                if matrix in self.shared or self.is_elsewhere(f"{matrix}.weight"):
-                    continue
+            if matrix in self.layers:
+                layer, index = self.layers[matrix]
+                layer.check(matrix, index, pair, self.limits.max_rank)
+                found[matrix] = pair
+            elif matrix in self.changes:  # experts of other ranks, of which all hear
+                found[matrix] = pair
+            elif matrix not in self.shared and not self.weights.is_elsewhere(f"{matrix}.weight"):
                 raise CheckpointError(
-                    f"the adapter changes {matrix}, which is no layer of this model that takes "
-                    "adapters (linear layers, experts, embedding and output matrix do, not routers)"
+                    f"the adapter changes {matrix}, which {names.why_not(matrix)}; train it "
+                    "without (target_modules of PEFT), or merge it into the model"
                 )
-            layer, index = self.layers[matrix]
-            layer.check(matrix, index, pair, self.limits.max_rank)
-            found[matrix] = pair
         return found
 
-    def _unstacked(self, factors: Mapping[str, Factors]) -> Iterator[tuple[str, Factors]]:
-        """Go through matrices one by one; those of all experts come as the matrices of each."""
+    def _unstacked(
+        self, factors: Mapping[str, Factors], names: MatrixNames
+    ) -> Iterator[tuple[str, Factors]]:
+        """Go through matrices one by one, by the names of layers; those of all experts come as the
+        matrices of each."""
         for matrix, pair in factors.items():
             module = matrix.replace(".base_layer", "")  # one for each tensor but the first
             stack = self.stacks.get(module) if pair.experts > 1 else None
-            yield from ((matrix, pair),) if stack is None else stack.split(module, pair).items()
+            if stack is not None:
+                yield from stack.split(module, pair).items()
+                continue
+            yield names.known(matrix), pair
+
+    def check_room(self, name: str, factors: Mapping[str, Factors]) -> int:
+        """Return the bytes of host memory that an adapter takes here.
+
+        Args:
+            name: Of the adapter.
+            factors: From `own`.
+
+        Raises:
+            MemoryLimitError: All adapters would take more than they may.
+        """
+        found = [(*self.layers[m], pair) for m, pair in factors.items() if m in self.layers]
+        nbytes = sum(layer.host_bytes(index, pair) for layer, index, pair in found)
+        self._room.check(name, nbytes)
+        return nbytes
 
     def load(self, name: str, factors: Mapping[str, Factors]) -> None:
         """Keep an adapter in host memory, in place of one of the same name.
@@ -247,7 +281,11 @@ class AdapterTable:
         Args:
             name: Of the adapter.
             factors: From `own`.
+
+        Raises:
+            MemoryLimitError: As `check_room`, or the device has too little.
         """
+        nbytes = self.check_room(name, factors)
         found = {self.changes.get(matrix, Changes.LINEAR) for matrix in factors}
         if Changes.EXPERTS in found:
             self._open_mixtures()
@@ -267,6 +305,7 @@ class AdapterTable:
         self._stored[name] = stored
         kind = tuple((matrix, len(pair.a)) for matrix, pair in factors.items())
         self._landing.keep(name, kind, pieces)
+        self._room.book(name, nbytes)
         if gains:
             self._gains[name] = gains
 
@@ -309,6 +348,7 @@ class AdapterTable:
         """Forget an adapter, if there is one of this name."""
         self._stored.pop(name, None)
         self._landing.drop(name)
+        self._room.drop(name)
         self._gains.pop(name, None)
         self._changes.pop(name, None)
         self._places.pop(name, None)

@@ -1,8 +1,8 @@
-"""Adapters of a model's ends, which know its vocabulary: the embedding and the output matrix.
+"""Adapters that few have: of a model's ends, the embedding and the output matrix, and of scores.
 
-An adapter changes an end by low-rank factors, or has a whole matrix in its place. Both take memory
-in proportion to the vocabulary, for each place on the device. It is taken when the first adapter
-that needs it is loaded, so steps that change an end are not recorded.
+An adapter changes these by low-rank factors, or has a whole matrix in the place of theirs. At the
+ends both take memory in proportion to the vocabulary, for each place on the device. It is taken
+when the first adapter that needs it is loaded, so steps with such changes are not recorded.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class AdaptedEnd:
         """
         if factors.magnitude is not None:
             raise CheckpointError(
-                f"the adapter has a magnitude (DoRA) of {name}, which is served of linear layers"
+                f"the adapter has a magnitude (DoRA) of {name}, which is served of layers' "
+                "linear products alone"
             )
         if factors.whole is None:
             check_factors(name, factors, self._sizes, max_rank)
@@ -82,6 +83,11 @@ class AdaptedEnd:
                 f"the adapter's {name} has shape {list(factors.whole.shape)}, but this model's has "
                 f"{list(self._shape)}; adapters add no tokens"
             )
+
+    def host_bytes(self, index: int, factors: Factors) -> int:
+        """Return the bytes that the host keeps of this rank's part, or more."""
+        tensors = (factors.a, factors.b) if factors.whole is None else (factors.whole,)
+        return sum(tensor.numel() for tensor in tensors) * self._dtype.itemsize
 
     def own_part(self, index: int, factors: Factors) -> Factors:
         """Return copies of this rank's part, and take memory for its like on the device."""
@@ -182,7 +188,7 @@ class AdaptedEmbedding(AdaptedEnd):
 
 
 class AdaptedLogits(AdaptedEnd):
-    """What adapters make of this rank's part of the logits.
+    """What adapters make of this rank's part of logits, or of other products in float32.
 
     Args:
         ctx, name: As above.
@@ -213,7 +219,7 @@ class AdaptedLogits(AdaptedEnd):
         super().check(name, index, factors, max_rank)
         if factors.whole is not None and self._bias:
             raise CheckpointError(
-                f"the adapter has a whole {name}, which is served of output matrices without a bias"
+                f"the adapter has a whole {name}, which is served without a bias alone"
             )
 
     def _low(self, factors: Factors) -> tuple[Tensor, Tensor]:

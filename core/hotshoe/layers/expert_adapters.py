@@ -172,6 +172,13 @@ class AdaptedExperts:
         inputs = self._inner if side == self._sides - 1 else self._hidden
         check_factors(name, factors, (inputs, size), max_rank)
 
+    def host_bytes(self, index: int, factors: Factors) -> int:
+        """Return the bytes that the host keeps of this rank's part."""
+        share = self._matrices[index][2][2]
+        columns = len(range(*share.columns.indices(factors.a.shape[1])))
+        rows = share.num_rows - share.padding
+        return len(factors.a) * (columns + rows) * self._dtype.itemsize
+
     def own_part(self, index: int, factors: Factors) -> Factors:
         """Return copies of this rank's part, and take memory for its like on the device."""
         self.open()
@@ -322,7 +329,7 @@ def adapted_experts(
     """
     if ctx.adapters is None:
         return None
-    ctx.adapters.is_elsewhere = ctx.weights.is_elsewhere
+    ctx.adapters.weights = ctx.weights
     first, second = (matrix.shares() for matrix in experts[0])  # those of others are cut alike
 
     def named(number: int) -> tuple[int, list[Named], Named]:

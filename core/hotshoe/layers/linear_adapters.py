@@ -89,6 +89,16 @@ class AdaptedLinear:
                 "choose a quantization of weights alone, or an adapter without magnitudes"
             )
 
+    def host_bytes(self, index: int, factors: Factors) -> int:
+        """Return the bytes that the host keeps of this rank's part: b has the rows of all stacked
+        matrices. What has magnitudes is kept a second time, as it was."""
+        rank, rows = len(factors.a), self._shares[index][2].num_rows
+        numbers = rank * (self._a.shape[2] + self._b.shape[2])
+        if factors.magnitude is None:
+            return numbers * self._a.itemsize
+        numbers += rank * (self._a.shape[2] + rows)
+        return numbers * self._a.itemsize + 3 * rows * torch.float32.itemsize
+
     def own_part(self, index: int, factors: Factors) -> Factors:
         """Return copies of this rank's part of both factors, in the type of y; b is scaled."""
         share = self._shares[index][2]
@@ -158,7 +168,7 @@ def adapted_linear(
     Raises:
         MemoryLimitError: All places of adapters together need more than the device has.
     """
-    table.is_elsewhere = ctx.weights.is_elsewhere
+    table.weights = ctx.weights
     limits = table.limits
     rank = limits.max_rank * len(shares)
     sizes = (base.spec.in_features, base.spec.out_features)

@@ -22,6 +22,7 @@ from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.router import Router
+from hotshoe.layers.scores import Scores
 from hotshoe.layers.split import Section
 from hotshoe.layers.stacks import Scaled, Stack, stacks_of
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
@@ -328,10 +329,9 @@ class _Shared:
             if mixture.gated
             else PlainMLP(ctx, gate_up, down, act)
         )
-        self._gate: Linear | None = None
+        self._gate: Scores | None = None
         if mixture.shared_gated:
-            row = Matrix(ctx, [(prefix + names.shared_gate, 1)], hidden, quantize=False)
-            self._gate = Linear(ctx, row, out_dtype="float32")
+            self._gate = Scores(ctx, prefix + names.shared_gate, 1, hidden)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._mlp(x)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear
-from hotshoe.layers.matrix import Matrix
+from hotshoe.layers.scores import Scores
 from hotshoe.layers.weights import Holder, Place
 from hotshoe.slots import renewed
 
@@ -31,9 +30,8 @@ class Router:
 
     def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture) -> None:
         count, names = mixture.num_experts, mixture.names
-        parts = [(prefix + names.router, count)]
-        matrix = Matrix(ctx, parts, mixture.hidden_size, bias=mixture.router_bias, quantize=False)
-        self._linear = Linear(ctx, matrix, out_dtype="float32")
+        sizes = (count, mixture.hidden_size)
+        self._scores = Scores(ctx, prefix + names.router, *sizes, mixture.router_bias)
         self._device, self._count = ctx.device, count
         self._chosen = mixture.top_k if mixture.logit_correction else 0
         assert not self._chosen or mixture.router.scoring == "sigmoid"
@@ -82,7 +80,7 @@ class Router:
             x: [num_tokens, hidden_size].
             ids: [num_tokens] int64 where the mixture has a table.
         """
-        logits = self._linear(x)
+        logits = self._scores(x)
         if self._table is not None:
             assert ids is not None
             return _only(logits, self._table[ids]), self._correction

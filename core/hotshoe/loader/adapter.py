@@ -42,7 +42,7 @@ _SERVED: dict[str, tuple[object, ...]] = {
     "lora_bias": (None, False),
     "layer_replication": (None, []),
     "trainable_token_indices": (None, [], {}),
-    "fan_in_fan_out": (None, False),
+    "fan_in_fan_out": (None, False, True),  # of the base's matrix; factors lie as others
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +11,19 @@ import numpy as np
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import RequestError
+from hotshoe.errors import ConfigError, RequestError
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes
 from hotshoe.loader.adapter import read_adapter
+from hotshoe.models import ModelConfig
+from hotshoe.models.base import GENERATE, Model
 from hotshoe.runner.granted import enough_memory
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.rows import StepInputs
 from hotshoe.slots import TransferOp
 from hotshoe.types import NewRow
+
+GIB = 2**30
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class AdapterRows:
@@ -82,9 +88,43 @@ class AdapterRows:
 
 def adapter_table(config: EngineConfig) -> AdapterTable | None:
     """Make room for adapters, if the configuration asks for it."""
+    if not config.enable_lora:
+        return None
     targets = tuple(config.lora_target_modules)
-    limits = AdapterLimits(config.max_loras, config.max_lora_rank, targets)
-    return AdapterTable(limits) if config.enable_lora else None
+    room = int((config.lora_host_memory_gib or 0) * GIB) or _share_of_host(config)
+    return AdapterTable(AdapterLimits(config.max_loras, config.max_lora_rank, targets, room))
+
+
+def check_model(table: AdapterTable, model: Model, config: ModelConfig, alone: bool) -> None:
+    """Refuse what adapters cannot be of.
+
+    Args:
+        table: Of the model.
+        model, config: It was built, from this.
+        alone: All layers are here.
+
+    Raises:
+        ConfigError: It makes vectors alone, or has no matrix that an option names.
+    """
+    if GENERATE not in model.tasks:
+        raise ConfigError(
+            f"enable_lora: {config.architecture} writes no text, and adapters are served of models "
+            "that do; leave it out, or merge the adapter into the model"
+        )
+    if alone:
+        table.check_targets()
+
+
+def _share_of_host(config: EngineConfig) -> int:
+    """Return a quarter of the host's memory, or of what this process may use, for all ranks."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = CGROUP_LIMIT.read_text(encoding="utf-8").strip()
+    except OSError:
+        limit = "max"
+    if limit.isdigit():
+        total = min(total, int(limit))
+    return total // 4 // (config.tensor_parallel_size * config.pipeline_parallel_size)
 
 
 def load_adapter(
@@ -104,6 +144,7 @@ def load_adapter(
     table = required(ctx)
     with torch.inference_mode(), enough_memory("load an adapter"):
         factors = table.own(read_adapter(Path(path)))
+        table.check_room(name, factors)
         if not check_only:
             table.load(name, factors)
     if record is not None and not check_only:

@@ -41,7 +41,7 @@ from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder, class_
 from hotshoe.models.quantization import stored_quantization
 from hotshoe.platform import MemoryBudget, Platform, Rehearsing
 from hotshoe.plugins.platforms import blaming, checked
-from hotshoe.runner.adapters import adapter_table, load_adapter, required
+from hotshoe.runner.adapters import adapter_table, check_model, load_adapter, required
 from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
@@ -227,8 +227,8 @@ class TorchWorker:
         ctx.weights.quantized = stored_quantization(self._model_config) is not None
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)
-        if ctx.adapters is not None and self._mesh.pp.size == 1:
-            ctx.adapters.check_targets()
+        if ctx.adapters is not None:
+            check_model(ctx.adapters, model, self._model_config, self._mesh.pp.size == 1)
         self._head = head_of(model, ctx, self._model_config)
         if ctx.offload is not None:
             ctx.offload.plan(alone=self._mesh.pp.size == 1)

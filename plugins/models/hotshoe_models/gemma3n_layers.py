@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from hotshoe.layers import BuildContext, ForwardBatch, Linear, Matrix, Rotary, Rotation
+from hotshoe.layers import BuildContext, ForwardBatch, Rotary, Rotation, Scores
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import build_mlp
 from hotshoe_models.per_layer import Layer, LayerInput, PerLayerDecoder, Vector, linear, norm
@@ -112,9 +112,8 @@ class _Streams:
     ) -> None:
         count, self.active = streams.count, streams.active
 
-        def small(name: str, rows: int, columns: int) -> Linear:
-            matrix = Matrix(ctx, [(prefix + name, rows)], columns, quantize=False)
-            return Linear(ctx, matrix, out_dtype="float32")
+        def small(name: str, rows: int, columns: int) -> Scores:
+            return Scores(ctx, prefix + name, rows, columns)
 
         self._count, self._factor = count, 1.0 / spec.hidden_size
         self._norm = norm(spec, ctx, f"{prefix}router_norm")

@@ -49,6 +49,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         shared_size=count(config, "num_shared_experts") * config.size("moe_intermediate_size"),
         names=NAMES,
     )
+    for theirs, ours in (("shared_experts", "shared_mlp"), ("gate", "router.gate")):
+        ctx.weights.rename(rf"\.mlp\.{theirs}\.", f".mlp.{ours}.")  # as transformers calls them
     layers = layer_specs(config, ctx, default_theta=DEFAULT_THETA)
     spec = llama_spec(
         config, with_experts(layers, experts, sparse_types(config)), names=QWEN3_NAMES

@@ -110,6 +110,7 @@ def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     sparse = _sparse(config)
     layers = with_experts(layers, experts, lambda i: sparse[i])
     ctx.weights.rename(r"\.block_sparse_moe\.", ".mlp.")
+    ctx.weights.rename(r"\.forget_gate\.", ".")  # as transformers calls a module
     ctx.weights.ignore([r"^model\.mtp\."], "layers that predict further tokens")
     return DenseDecoder(replace(spec, layers=layers, delta=_block(config, ctx)), ctx)
 

@@ -14,12 +14,11 @@ from torch import Tensor
 from hotshoe.layers import (
     BuildContext,
     ForwardBatch,
-    Linear,
-    Matrix,
     Mixture,
     Rotary,
     Rotation,
     RoutedExperts,
+    Scores,
 )
 from hotshoe.layers.weights import Holder, Place
 from hotshoe.slots import Quantized, QuantSpec, RouterSpec, renewed
@@ -138,9 +137,7 @@ class IdleExperts:
         assert router == RouterSpec() and not mixture.shared_size
         self._count, self._top_k, self._scale = mixture.num_experts, mixture.top_k, mixture.scale
         total = self._count + idle
-        rows = [(prefix + names.router, total)]
-        matrix = Matrix(ctx, rows, mixture.hidden_size, quantize=False)
-        self._linear = Linear(ctx, matrix, out_dtype="float32")
+        self._scores = Scores(ctx, prefix + names.router, total, mixture.hidden_size)
         self._correction = torch.zeros(total, device=ctx.device)
         holder = Holder("moe", "router", "float32", self.state)
         place = Place(holder, "correction", (0, total), ())
@@ -158,7 +155,7 @@ class IdleExperts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [num_tokens, hidden_size] to a new tensor of the same shape."""
-        scores = self._linear(x).softmax(-1)
+        scores = self._scores(x).softmax(-1)
         chosen = (scores + self._correction).topk(self._top_k, -1).indices
         kept = torch.zeros_like(scores).scatter_(1, chosen, scores.gather(1, chosen))
         computing, idle = kept[:, : self._count], kept[:, self._count :].sum(-1, keepdim=True)

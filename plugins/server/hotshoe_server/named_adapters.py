@@ -21,6 +21,7 @@ from typing import Any
 from hotshoe.errors import (
     CheckpointError,
     ConfigError,
+    MemoryLimitError,
     PluginError,
     RequestError,
 )
@@ -181,7 +182,7 @@ class NamedAdapters:
                 self._drop(name)
                 if self.asks_plugins:
                     self._fail(name, None)
-        except (CheckpointError, PluginError, RequestError) as error:
+        except (CheckpointError, MemoryLimitError, PluginError, RequestError) as error:
             _log.warning("adapter %r was not loaded: %s", name, error)
             answer = _answer(name, error, path is not None)
             self._fail(name, answer)

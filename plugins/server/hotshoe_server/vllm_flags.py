@@ -235,7 +235,7 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--ssl-cert-reqs", f"certificates of clients are not checked; {_PROXY}"),
     _refused("--enable-ssl-refresh", "start the server anew with the new certificate", takes=False),
     _refused("--log-config-file", _LOGS),
-    _refused("--max-cpu-loras", "all adapters that are loaded stay in host memory"),
+    _refused("--max-cpu-loras", "--lora-host-memory-gib bounds their bytes"),
     _refused("--kv-transfer-config", "the cache is not shared with other servers"),
     _refused("--num-gpu-blocks-override", "use --kv-cache-memory-bytes"),
     _refused("--tokenizer-revision", "fetch that revision and name its directory by --tokenizer"),

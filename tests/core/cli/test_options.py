@@ -107,6 +107,7 @@ SAMPLES = {
     "lora_modules": (["--lora-modules", "sql=path"], {"sql": "path"}),
     "max_loras": (["--max-loras", "2"], 2),
     "max_lora_rank": (["--max-lora-rank", "64"], 64),
+    "lora_host_memory_gib": (["--lora-host-memory-gib", "2.5"], 2.5),
     "lora_target_modules": (["--lora-target-modules", "q_proj"], ["q_proj"]),
     "speculative_config": (
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'],

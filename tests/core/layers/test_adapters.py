@@ -39,6 +39,20 @@ def test_the_longest_unused_gives_way(ctx: BuildContext) -> None:
     assert not begin(table, None, None)
 
 
+def test_host_memory_is_counted_before_it_is_taken(ctx: BuildContext) -> None:
+    each = 2 * (8 + 6) * 4
+    table, _ = adapted(ctx, AdapterLimits(2, 2, host_bytes=2 * each))
+    factors = table.own({"w": Factors(torch.randn(2, 8), torch.randn(6, 2))})
+    for name in ("a", "b", "b"):
+        assert table.check_room(name, factors) == each
+        table.load(name, factors)
+        assert table._landing._packed[name].numbers.nbytes == each
+    with pytest.raises(MemoryLimitError, match=r"beside .* of 2 others, .* --lora-host-memory-gib"):
+        table.load("c", factors)
+    table.drop("a")
+    table.load("c", factors)
+
+
 def test_places_that_the_device_has_no_memory_for(ctx: BuildContext) -> None:
     small = replace(ctx.selector.facts, memory_bytes=4 * 2 * 3 * (8 + 6) - 1)
     ctx = replace(ctx, selector=Selector(SLOTS, [], small))

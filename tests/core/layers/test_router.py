@@ -39,7 +39,7 @@ def test_tokens_get_their_own_experts_whatever_the_logits() -> None:
     assert correction is None
     weights, chosen = route(logits, correction, 2, MIXTURE.router)
     assert torch.equal(chosen.sort(1).values, table[ids].sort(1).values)
-    scores = torch.nn.functional.softplus(x @ router._linear._op.state()["weight"].T).sqrt()
+    scores = torch.nn.functional.softplus(x @ router._scores._linear._op.state()["weight"].T).sqrt()
     own = scores.gather(1, chosen)
     torch.testing.assert_close(weights, own / own.sum(1, keepdim=True))
     ctx.weights.feed("mlp.gate.tid2eid", table.flip(0))
@@ -74,5 +74,5 @@ def test_a_correction_of_logits_chooses_and_weighs_nothing() -> None:
     assert correction is None
     weights, chosen = route(logits, correction, 2, sigmoid)
     assert chosen.sort(1).values.tolist() == [[2, 5]] * 5
-    scores = (x @ router._linear._op.state()["weight"].T).sigmoid().gather(1, chosen)
+    scores = (x @ router._scores._linear._op.state()["weight"].T).sigmoid().gather(1, chosen)
     torch.testing.assert_close(weights, scores / scores.sum(1, keepdim=True))

@@ -1,0 +1,57 @@
+"""The names that adapters have for matrices, and those that layers know.
+
+Modules of transformers may have other names than a model's files, and the part that makes text has
+another prefix where a model also sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hotshoe.layers.weights import WeightTable
+
+#: In front of the names of layers that make text.
+_TEXT = re.compile(r"^((model|language_model|text_model|backbone)\.)+")
+
+
+class MatrixNames:
+    """What layers call the matrices of adapters.
+
+    Args:
+        weights: Of the model.
+        names: Matrices that adapters may change.
+    """
+
+    def __init__(self, weights: WeightTable, names: Iterable[str]) -> None:
+        self._weights, self._names = weights, frozenset(names)
+        self._by_end: dict[str, str] = {}
+
+    def known(self, matrix: str) -> str:
+        """Return the name of a layer's matrix, or the same name where there is none.
+
+        Files are renamed first, as they are read: a model may leave layers out and count anew.
+        """
+        plain = f"model.{_bare(matrix)}"
+        found = [
+            self._weights.known_as(f"{name}.weight").removesuffix(".weight")
+            for name in (matrix, plain)
+        ]
+        for name in found:
+            if name in self._names:
+                return name
+        if not self._by_end:
+            self._by_end = {_bare(name): name for name in self._names}
+        return self._by_end.get(_bare(found[1]), matrix)
+
+    def why_not(self, matrix: str) -> str:
+        """Say, behind "which", why adapters may not change a matrix."""
+        wanted = _bare(f"{matrix}.weight")
+        for name, expected in self._weights.expected.items():
+            if _bare(name) == wanted and len(expected.shape) == 2:
+                return "an operation here multiplies by amid others"
+        return "is no layer of this model that takes adapters"
+
+
+def _bare(name: str) -> str:
+    return _TEXT.sub("", name)

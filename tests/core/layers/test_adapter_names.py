@@ -1,0 +1,38 @@
+"""Names of matrices: of files, of modules, and behind the prefix of a part that makes text."""
+
+import pytest
+
+from hotshoe.layers.adapter_names import MatrixNames
+from hotshoe.layers.weights import WeightTable
+
+
+@pytest.mark.parametrize(
+    ("prefix", "given", "known"),
+    [
+        ("model.", "model.layers.2.q", "model.layers.1.q"),  # layer 1 of the file is left out
+        ("model.", "model.layers.1.q", "none"),
+        ("model.", "model.language_model.layers.2.q", "model.layers.1.q"),
+        ("model.", "model.language_model.layers.1.q", "none"),
+        ("model.", "language_model.model.layers.0.q", "model.layers.0.q"),
+        ("backbone.", "model.layers.0.q", "backbone.layers.0.q"),
+        ("model.", "model.vision_tower.layers.0.q", "none"),
+        ("model.", "lm_head", "lm_head"),
+        ("model.", "language_model.lm_head", "lm_head"),
+    ],
+)
+def test_a_matrix_is_found_by_any_of_its_names(prefix: str, given: str, known: str) -> None:
+    weights = WeightTable()
+    weights.rename(r"^model\.layers\.1\.", "seeing.1.")
+    weights.rename(r"^model\.layers\.2\.", "model.layers.1.")
+    own = {f"{prefix}layers.0.q", f"{prefix}layers.1.q", "lm_head"}
+    assert MatrixNames(weights, own).known(given) == (given if known == "none" else known)
+
+
+def test_what_an_operation_multiplies_amid_others_is_said_so() -> None:
+    weights = WeightTable()
+    weights.expect("model.layers.0.up.weight", (4, 2), lambda tensor: None)
+    weights.expect("model.norm.weight", (4,), lambda tensor: None)
+    names = MatrixNames(weights, ())
+    assert "amid others" in names.why_not("model.language_model.layers.0.up")
+    for other in ("model.norm", "model.layers.0.down"):
+        assert "is no layer" in names.why_not(other)
