@@ -1,9 +1,22 @@
-"""Further formats of reasoning between two markers, of which one marks answers, too.
+"""Further formats of reasoning between two markers, of which two mark answers, too.
 
-Source: chat templates of Apertus, Command A Reasoning and MiniMax-M3.
+Source: chat templates of Apertus, Command A Reasoning, MiniMax-M3, Solar Open 2; Kimi K3's
+description of its encoding.
 """
 
+from hotshoe.text.stop import StopAutomaton
+from hotshoe_parsers.kimi_k3 import MARKS
+from hotshoe_parsers.machine import Reader, Steps, Take
 from hotshoe_parsers.thinking import Markers, marked
+
+_KIMI_MARKS = StopAutomaton(MARKS)
+
+
+def _without_marks(reader: Reader, take: Take) -> Steps[None]:
+    """Read all but Kimi K3's marks around an answer and behind a message."""
+    while (yield from reader.until(_KIMI_MARKS, take)):
+        pass
+
 
 APERTUS = marked(
     "apertus",
@@ -25,5 +38,17 @@ MINIMAX = marked(
     "minimax_m3",
     Markers(("<mm:think>",), ("</mm:think>",)),
     ("<mm:think>", "</mm:think>"),
+    special=True,
+)
+KIMI_K3 = marked(
+    "kimi_k3",
+    Markers(("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), rest=_without_marks),
+    ("<|open|>", "<|close|>", "<|sep|>"),
+    special=True,
+)
+SOLAR = marked(
+    "solar_open2",
+    Markers(("<|think:start|>",), ("<|think:end|>",)),
+    ("<|think:start|>", "<|think:end|>"),
     special=True,
 )

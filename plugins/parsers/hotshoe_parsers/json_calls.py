@@ -9,8 +9,8 @@ response begins.
 
 Sources: model cards and chat templates of Hermes-2-Pro-Mistral-7B, Qwen2.5, Qwen3, Granite 3 and 4,
 ERNIE-4.5-21B-A3B-Thinking, LongCat-Flash-Chat, Hunyuan-A13B-Instruct, Jamba-1.5, InternLM2.5,
-Phi-4-mini-instruct, xLAM-2, Command A Reasoning and
-Apertus.
+Phi-4-mini-instruct, xLAM-2, Command A Reasoning, Apertus, GigaChat3 and
+granite-20b-functioncalling.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Marks:
     Attributes:
         name: Of the format.
         begins: Each of them announces calls.
-        end: Behind them; a format without one has its calls in a list.
+        end: Behind them, if anything is.
         listed: Calls are a list in brackets.
         leads: A list without a mark counts where a response begins.
         key, name_key: Keys of the arguments and of the tool's name, as a grammar writes them; None
@@ -101,6 +101,8 @@ def _calls(marks: Marks, tools: Kept) -> CallGrammar:
     )
 
 
+#: What GigaChat 3 writes before its one call.
+GIGA = "function call<|role_sep|>\n"
 TABLE = (
     Marks(
         "apertus",
@@ -139,6 +141,17 @@ TABLE = (
         ("<|tool_call|>", "<tool_call>"),
         listed=True,
         template_marks=("<|tool_call|>", "<|start_of_role|>"),
+    ),
+    Marks(
+        "granite_20b_fc",
+        ("<function_call>",),
+        gap=" ",
+        template_marks=("<function_call>",),
+    ),
+    Marks(
+        "gigachat3",
+        (f"<|message_sep|>\n\n{GIGA}", GIGA),
+        template_marks=("<|message_sep|>", "<|role_sep|>", "function call"),
     ),
     Marks(
         "hunyuan_a13b",
@@ -189,4 +202,5 @@ FORMATS = {
     )
     for marks in TABLE
 }
-APERTUS, COHERE, LONGCAT, HERMES, GRANITE, HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = FORMATS.values()
+APERTUS, COHERE, LONGCAT, HERMES, GRANITE, GRANITE_20B, GIGACHAT, *_rest = FORMATS.values()
+HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = _rest

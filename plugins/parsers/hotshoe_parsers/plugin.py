@@ -15,14 +15,17 @@ TOOL_FORMATS = {
     "deepseek_v4": "hotshoe_parsers.xml_calls:DEEPSEEK_V4",
     "functiongemma": "hotshoe_parsers.gemma:FUNCTION",
     "gemma4": "hotshoe_parsers.gemma:FORMAT",
+    "gigachat3": "hotshoe_parsers.json_calls:GIGACHAT",
     "glm45": "hotshoe_parsers.xml_calls:GLM45",
     "granite": "hotshoe_parsers.json_calls:GRANITE",
+    "granite_20b_fc": "hotshoe_parsers.json_calls:GRANITE_20B",
     "harmony": "hotshoe_parsers.harmony:FORMAT",
     "hermes": "hotshoe_parsers.json_calls:HERMES",
     "hunyuan_a13b": "hotshoe_parsers.json_calls:HUNYUAN",
     "internlm": "hotshoe_parsers.json_calls:INTERNLM",
     "jamba": "hotshoe_parsers.json_calls:JAMBA",
     "kimi_k2": "hotshoe_parsers.kimi:FORMAT",
+    "kimi_k3": "hotshoe_parsers.kimi_k3:FORMAT",
     "llama3_json": "hotshoe_parsers.llama:FORMAT",
     "longcat": "hotshoe_parsers.json_calls:LONGCAT",
     "minimax_m2": "hotshoe_parsers.xml_calls:MINIMAX_M2",
@@ -34,6 +37,7 @@ TOOL_FORMATS = {
     "pythonic": "hotshoe_parsers.pythonic:FORMAT",
     "qwen3_xml": "hotshoe_parsers.xml_calls:QWEN3_XML",
     "seed_oss": "hotshoe_parsers.xml_calls:SEED_OSS",
+    "solar_open2": "hotshoe_parsers.xml_calls:SOLAR",
     "step3": "hotshoe_parsers.xml_calls:STEP3",
     "xlam": "hotshoe_parsers.json_calls:XLAM",
 }
@@ -45,10 +49,12 @@ REASONING_FORMATS = {
     "granite": "hotshoe_parsers.thinking:GRANITE",
     "harmony": "hotshoe_parsers.harmony:FORMAT",
     "hunyuan_a13b": "hotshoe_parsers.thinking:HUNYUAN",
+    "kimi_k3": "hotshoe_parsers.answers:KIMI_K3",
     "minimax_m3": "hotshoe_parsers.answers:MINIMAX",
     "mistral": "hotshoe_parsers.thinking:MISTRAL",
     "qwen3": "hotshoe_parsers.thinking:QWEN3",
     "seed_oss": "hotshoe_parsers.thinking:SEED_OSS",
+    "solar_open2": "hotshoe_parsers.answers:SOLAR",
 }
 #: Of models whose publishers give a program in the place of a template, by architecture.
 CHAT_TEMPLATES = {

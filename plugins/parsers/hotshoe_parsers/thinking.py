@@ -9,11 +9,12 @@ Gemma 4, Hunyuan-A13B, Seed-OSS.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hotshoe.text.parsing import ParseContext, ParserFormat, ResponseParser
 from hotshoe.text.stop import StopAutomaton
-from hotshoe_parsers.machine import Machine, Reader, Steps
+from hotshoe_parsers.machine import Machine, Reader, Steps, Take
 from hotshoe_parsers.writer import Writer
 
 
@@ -24,7 +25,7 @@ class Markers:
     Attributes:
         begins: Each may open the reasoning.
         ends: Each may close it.
-        answer: Marks around the answer behind it, if any.
+        answer, rest: Marks around the answer behind it, if any, and what reads all behind that.
         prompts: Ends of prompts behind which a response begins with reasoning.
     """
 
@@ -32,6 +33,7 @@ class Markers:
     ends: tuple[str, ...]
     answer: tuple[str, str] | None = None
     prompts: tuple[str, ...] = ()
+    rest: Callable[[Reader, Take], Steps[None]] = Reader.rest
 
 
 def marked(
@@ -74,7 +76,7 @@ def _read(
             writer.trim()
     if markers.answer is not None:
         yield from _answer(reader, writer, *markers.answer)
-    yield from reader.rest(writer.content)
+    yield from markers.rest(reader, writer.content)
 
 
 def _answer(reader: Reader, writer: Writer, begin: str, end: str) -> Steps[None]:

@@ -12,7 +12,8 @@ The tool's schema says which values are strings; all others must be JSON of a ty
 string nothing is quoted or escaped, so a grammar keeps it to a list of values, but to no pattern.
 
 Sources: chat templates and model cards of Qwen3-Coder-480B-A35B-Instruct, Seed-OSS-36B-Instruct,
-MiniMax-M2, GLM-4.5 and Step-3; the descriptions of DeepSeek-V3.2's and V4's encodings.
+MiniMax-M2, GLM-4.5, Solar-Open2-250B and Step-3; the descriptions of DeepSeek-V3.2's and V4's
+encodings.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def _call(reader: Reader, writer: Writer, tags: Tags, tools: Tools) -> Steps[Non
         types = types_of(property_of(tools[name], key), tools[name])
         types = yield from _kind(reader, tags, types)
         yield from reader.literal(tags.line)
-        yield from _value(reader, writer, ends, types)
+        yield from read_value(reader, writer, ends, types)
         yield from reader.space()
     writer.arguments("}" if seen else "{}")
 
@@ -187,7 +188,7 @@ def _call_ends(reader: Reader, tags: Tags) -> Steps[bool]:
     return False
 
 
-def _value(
+def read_value(
     reader: Reader, writer: Writer, ends: StopAutomaton, types: frozenset[str]
 ) -> Steps[None]:
     """Read a value: a string is given on as it comes, anything else once it is whole."""
@@ -418,6 +419,18 @@ TABLE = (
         template_marks=("<tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     ),
     Tags(
+        "solar_open2",
+        begin="<|tool_call:start|>",
+        end="",
+        function="",
+        name_end="",
+        function_end="<|tool_call:end|>",
+        key="<|tool_arg:start|>",
+        key_end=("<|tool_arg:value|>",),
+        value_end="<|tool_arg:end|>",
+        template_marks=("<|tool_call:start|>", "<|tool_arg:start|>"),
+    ),
+    Tags(
         "step3",
         begin="<｜tool_calls_begin｜>",
         end="<｜tool_calls_end｜>",
@@ -453,4 +466,4 @@ FORMATS = {
     )
     for tags in TABLE
 }
-QWEN3_XML, SEED_OSS, MINIMAX_M2, GLM45, STEP3, DEEPSEEK_V32, DEEPSEEK_V4 = FORMATS.values()
+QWEN3_XML, SEED_OSS, MINIMAX_M2, GLM45, SOLAR, STEP3, DEEPSEEK_V32, DEEPSEEK_V4 = FORMATS.values()

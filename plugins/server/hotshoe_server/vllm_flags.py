@@ -315,13 +315,12 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "--tool-call-parser": {
         "ernie45": "hermes",
         "glm47": "glm45",
+        "granite-20b-fc": "granite_20b_fc",
         "granite4": "hermes",
         "llama4_json": "llama3_json",
         "llama4_pythonic": "pythonic",
-        "mimo": "qwen3_xml",
         "openai": "harmony",
-        "qwen3_coder": "qwen3_xml",
-        "step3p5": "qwen3_xml",
+        **dict.fromkeys(("mimo", "qwen3_coder", "step3p5"), "qwen3_xml"),
     },
     "--reasoning-parser": {
         **dict.fromkeys(("deepseek_v3", "deepseek_v4"), "deepseek_r1"),

@@ -58,7 +58,7 @@ def test_described_calls_are_read(calls) -> None:
             assert [(c.name, json.loads(c.arguments)) for c in seen.calls] == [
                 (tag.name, arguments) for tag, arguments in chosen
             ]
-    assert in_parts == {"kimi_k2", "minimax_m3", "olmo3", "pythonic"} | {
+    assert in_parts == {"kimi_k2", "kimi_k3", "minimax_m3", "olmo3", "pythonic"} | {
         tags.name for tags in TABLE
     }
 
@@ -114,6 +114,18 @@ TEMPLATES = {
         "<|tool_calls_section_begin|><|tool_call_begin|>i<|tool_call_argument_begin|>",
         "kimi_k2",
         None,
+    ),
+    "kimi-k3": (
+        '<|open|>tools<|sep|> <|open|>call tool="f" index="1"<|sep|> <|close|>call<|sep|>',
+        "kimi_k3",
+        "kimi_k3",
+    ),
+    "gigachat3": ("assistant<|role_sep|>\\n<|message_sep|> function call", "gigachat3", None),
+    "granite-20b-fc": ("'<function_call> ' + call", "granite_20b_fc", None),
+    "solar-open-2": (
+        "<|think:start|> <|think:end|> <|tool_call:start|> <|tool_arg:start|>",
+        "solar_open2",
+        "solar_open2",
     ),
     "apertus": (
         "<|tools_prefix|> <|tools_suffix|> <|inner_prefix|> <|inner_suffix|>",

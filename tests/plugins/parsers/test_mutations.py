@@ -11,8 +11,8 @@ import pytest
 from hotshoe.text.parsing import ParserFormat
 
 MODULES = (
-    "answers deepseek gemma harmony json_calls kimi llama minimax mistral pythonic thinking "
-    "xml_calls"
+    "answers deepseek gemma harmony json_calls kimi kimi_k3 llama minimax mistral pythonic "
+    "thinking xml_calls"
 ).split()
 BREAK = "\u241b"
 
