@@ -106,12 +106,13 @@ class DifferentialMixer:
     ) -> Tensor:
         """See `hotshoe_models.mixers.Mixer`."""
         own, *values = torch.split(self._qkv(hidden), self._widths, 1)
-        outs = [
-            attend(torch.cat((own, half, half), 1), batch)
-            for attend, half in zip(self._halves, values, strict=True)
-        ]
-        dim = self._norm_size // 2
-        first, second = torch.cat([out.view(len(out), -1, dim) for out in outs], -1).chunk(2, 1)
+        heads = self._halves[0].spec.num_heads
+        outs = own.new_empty((len(own), heads, 2, self._norm_size // 2))
+        for i, (attend, half) in enumerate(zip(self._halves, values, strict=True)):
+            # Written at once: the next call may leave its result where this one's is.
+            found = attend(torch.cat((own, half, half), 1), batch)
+            outs[:, :, i] = found.view(len(own), heads, -1)
+        first, second = outs.flatten(2).chunk(2, 1)
         taken = first - self._factor.to(first.dtype) * second
         normed = self._norm(taken.reshape(-1, self._norm_size))
         assert isinstance(normed, Tensor)

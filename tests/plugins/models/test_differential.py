@@ -55,6 +55,30 @@ def test_the_factor_is_made_of_four_vectors():
     assert made.state().keys() == given.keys()
 
 
+class Half:
+    """Attention whose result is known, and lies where it is told to."""
+
+    def __init__(self, attention, result, place=None):
+        self.spec = attention.spec
+        self._result, self._place = result, place
+
+    def __call__(self, qkv, batch):
+        return self._result if self._place is None else self._place.copy_(self._result)
+
+
+def test_halves_may_leave_their_results_in_one_place():
+    """As attention between recorded pieces does, whose result is the next one's, too."""
+    ctx, made = mixer()
+    for name, weight in ctx.weights.expected.items():
+        ctx.weights.feed(name, torch.randn(weight.shape))
+    layers, results = ctx.cache_layers, [torch.randn(5, 32) for _ in range(2)]
+    found, hidden = [], torch.randn(5, 16)
+    for place in (None, torch.empty(5, 32)):
+        made._halves = [Half(a, r, place) for a, r in zip(layers, results, strict=True)]
+        found.append(made(hidden, None, None))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
