@@ -42,7 +42,7 @@ struct Matrices {
 struct Inner {
   int kind;    // activation code
   bool gated;  // gates and ups come side by side
-  float limit, alpha, shift;
+  float limit, alpha, shift, gate_limit;
 };
 
 // Where experts are, if some are elsewhere; `held` is the place of those.
@@ -144,10 +144,11 @@ void activate(const Inner& inner, const float* x, T* out, int64_t rows, int64_t 
         rows,
         [&](int64_t begin, int64_t end) {
           const Vec high = vset(inner.limit), low = vset(-inner.limit), shift = vset(inner.shift);
+          const Vec top = vset(inner.gate_limit);
           for (int64_t r = begin; r < end; ++r) {
             const float* from = x + r * width;
             for_vectors(size, [&](int64_t i, auto lanes) {
-              Vec v = active<T>(act, vmin(high, load(from + i, lanes)), inner.alpha);
+              Vec v = active<T>(act, vmin(top, load(from + i, lanes)), inner.alpha);
               if (inner.gated) {
                 v = v * (vmax(low, vmin(high, load(from + size + i, lanes))) + shift);
               }
@@ -254,7 +255,7 @@ void moe(int weight_dtype, uintptr_t gate_up, int64_t gate_up_stride, uintptr_t 
          bool renormalize, float scale, int64_t groups, int64_t groups_kept, int group_counts,
          uintptr_t correction, int kind, bool gated, float limit, float alpha, float shift,
          int64_t tokens, int dtype, uintptr_t x, int64_t x_stride, uintptr_t logits, uintptr_t y,
-         int64_t held, int64_t turns, uintptr_t table, uintptr_t counts) {
+         int64_t held, int64_t turns, uintptr_t table, uintptr_t counts, float gate_limit) {
   if (tokens == 0) return;
   const auto weights = DType(weight_dtype);
   const Step step{
@@ -265,7 +266,7 @@ void moe(int weight_dtype, uintptr_t gate_up, int64_t gate_up_stride, uintptr_t 
       {experts, top_k, Scoring(scoring), renormalize, scale, groups, groups_kept, group_counts,
        (const float*)correction},
       {held < 0 ? experts : held, turns, (const int32_t*)table, (int32_t*)counts},
-      {kind, gated, limit, alpha, shift},
+      {kind, gated, limit, alpha, shift, gate_limit > 0 ? gate_limit : limit},
       tokens,
       DType(dtype),
       (const char*)x,
@@ -286,7 +287,7 @@ void bind_moe(nb::module_& m) {
         "hidden"_a, "inner"_a, "experts"_a, "top_k"_a, "scoring"_a, "renormalize"_a, "scale"_a,
         "groups"_a, "groups_kept"_a, "group_counts"_a, "correction"_a, "kind"_a, "gated"_a,
         "limit"_a, "alpha"_a, "shift"_a, "tokens"_a, "dtype"_a, "x"_a, "x_stride"_a, "logits"_a,
-        "y"_a, "held"_a = -1, "turns"_a = 1, "table"_a = 0, "counts"_a = 0,
+        "y"_a, "held"_a = -1, "turns"_a = 1, "table"_a = 0, "counts"_a = 0, "gate_limit"_a = 0.0f,
         nb::call_guard<nb::gil_scoped_release>(),
         "y[tokens, hidden] = sum over chosen experts of weight * (inner(x W1^T + b1) W2^T + b2).\n\n"
         "gate_up and down are the addresses of the first expert's packed weight, the strides the\n"
@@ -294,7 +295,8 @@ void bind_moe(nb::module_& m) {
         "gate_up_n rows, and is packed gated where `fused`: inner is then act(gates) * ups of kind\n"
         "0 silu, 1 gelu or 2 gelu_tanh. Else it is act(min(g, limit)) * (clamp(u, limit) + shift)\n"
         "where `gated`, and act(min(x, limit)) where not; kind 3 squares what is positive, and\n"
-        "alpha is the slope in silu(x) = x / (1 + exp(-alpha x)).\n\n"
+        "alpha is the slope in silu(x) = x / (1 + exp(-alpha x)). A gate_limit other than 0 takes\n"
+        "the place of g's and x's limit.\n\n"
         "logits [tokens, experts] float32; scoring 0 softmax, 1 sigmoid; correction float32\n"
         "[experts] or 0. `held` experts, all with -1, have matrices here: token t finds expert e\n"
         "at place table[t % turns, e], int32 [turns, experts], or elsewhere if that is `held`; with\n"

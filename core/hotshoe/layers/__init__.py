@@ -25,7 +25,7 @@ from hotshoe.layers.formats import (
 from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
 from hotshoe.layers.indexer import Asked, Indexer
 from hotshoe.layers.latent import LatentAttention
-from hotshoe.layers.limits import clamped
+from hotshoe.layers.limits import before_silu, clamped
 from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
@@ -100,6 +100,7 @@ __all__ = [
     "WeightTable",
     "allocate_caches",
     "assign_views",
+    "before_silu",
     "checked_format",
     "clamped",
     "delta_rows",

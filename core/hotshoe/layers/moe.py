@@ -109,6 +109,7 @@ class Mixture:
         intermediate_size: Channels between an expert's matrices.
         bias, router_bias: Experts have biases; the router has.
         shared_size: Channels of the experts that all tokens share, together; 0 for none.
+        shared_limits: Of the shared experts' ups and gates; None for those of the others.
         shared_gated: A learned gate opens them, token by token.
         correction_shape: As the checkpoint has it; None for [num_experts].
         logit_correction: The correction moves logits in front of a sigmoid, and a token's choice is
@@ -133,6 +134,8 @@ class Mixture:
     limit: float | None = None
     alpha: float = 1.0
     shift: float = 0.0
+    gate_limit: float | None = None
+    shared_limits: tuple[float, float] | None = None
     bias: bool = False
     router_bias: bool = False
     shared_size: int = 0
@@ -169,6 +172,7 @@ class Mixture:
             self.alpha,
             self.shift,
             held,
+            self.gate_limit,
         )
 
 
@@ -322,8 +326,15 @@ class _Shared:
             quantize=quantize,
             inputs=ctx.split(what, channels),
         )
-        down, act, limit = down.partial(), mixture.activation, mixture.limit
-        limits = None if limit is None else clamped(limit, mixture.alpha, mixture.shift)
+        down, act, limit, top = (
+            down.partial(),
+            mixture.activation,
+            mixture.limit,
+            mixture.gate_limit,
+        )
+        if mixture.shared_limits is not None:
+            limit, top = mixture.shared_limits
+        limits = None if limit is None else clamped(limit, mixture.alpha, mixture.shift, top)
         self._mlp: GatedMLP | PlainMLP = (
             GatedMLP(ctx, gate_up, down, act, limits)
             if mixture.gated

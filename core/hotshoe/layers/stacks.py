@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 Parts: TypeAlias = "tuple[tuple[str, ...], ...]"
 #: What ends the name of a tensor of all experts, and which part of a matrix it holds.
 KINDS = {"": "weight", "_scale": "weight_scale", "_scale_inv": "weight_scale_inv"}
+#: What the names of stacks end with, one of gates, of ups and of second matrices.
+_ENDS = ("gate_proj", "up_proj", "down_proj")
 
 
 def stacks_of(templates: Sequence[str], num_experts: int) -> dict[str, Parts]:
-    """Return the tensors that transformers 5 writes of all experts, and what each consists of.
+    """Return the tensors that transformers 5 writes of all experts, and what each consists of; also
+    those of gates and of ups apart, as Step 3.5 is published.
 
     Args:
         templates: Names of one expert's matrices, with {} for its number; its second one is last.
@@ -34,10 +37,11 @@ def stacks_of(templates: Sequence[str], num_experts: int) -> dict[str, Parts]:
     """
     *first, last = templates
     block, found = last.partition("{}")[0], dict[str, Parts]()
-    for name, parts in (
-        ("gate_up_proj" if len(first) > 1 else "up_proj", first),
-        ("down_proj", [last]),
-    ):
+    whole = [("gate_up_proj", first)] if len(first) > 1 else []
+    whole += [
+        (ends, [part]) for ends, part in zip(_ENDS[-len(templates) :], templates, strict=True)
+    ]
+    for name, parts in whole:
         for ending, kind in KINDS.items():
             named = (
                 tuple(f"{part.format(i)}.{kind}" for part in parts) for i in range(num_experts)

@@ -361,10 +361,8 @@ class RouterSpec:
         scoring: "softmax" over all experts; "sigmoid" or "sqrtsoftplus" of each; or "sparsemixer":
             the largest logit, then the largest of the others, each weighted by its share among the
             logits that lie within `2 * jitter` of it. Source: Liu et al. 2024, arXiv:2409.12136.
-        renormalize: Weights are divided by their sum.
-        scale: Factor on the weights.
-        correction: A learned number per expert moves the choice alone.
-            Source: DeepSeek-V3, arXiv:2412.19437.
+        renormalize, scale: Weights are divided by their sum; a factor on them.
+        correction: A learned number per expert moves the choice alone. Source: arXiv:2412.19437.
         groups, groups_kept: Experts lie in so many groups of equal size, of which so many are
             chosen first, and only experts of these.
         group_score: A group counts as its "max", or as the sum of its largest two, "top2".
@@ -388,13 +386,14 @@ class MoeSpec:
     y = sum over the chosen experts of weight * down(inner(gate_up(x))). `gate_up` and `down` are
     the matrices of one expert, stored alike in all. With `gated`, gate_up has gates before as many
     ups, and inner is act(min(gate, limit)) * (clamp(up, -limit, limit) + shift); without, inner is
-    act(x). silu(x) is then x * sigmoid(alpha * x).
+    act(min(x, limit)). silu(x) is then x * sigmoid(alpha * x).
 
     Attributes:
         activation: One of `GatedActivationSpec`, or "relu2", the square of what is positive.
         limit: None clamps nothing.
         alpha, shift: See above. Source of all three: gpt-oss, arXiv:2508.10925.
         held: Experts whose matrices are here, and calls come with a `Placement`; None for all.
+        gate_limit: The limit of gates, where it is another; None for `limit`.
     """
 
     gate_up: LinearSpec
@@ -408,6 +407,7 @@ class MoeSpec:
     alpha: float = 1.0
     shift: float = 0.0
     held: int | None = since(2, None)
+    gate_limit: float | None = since(2, None)
 
     @property
     def dtype(self) -> str:

@@ -28,6 +28,8 @@ GROUP_COUNTS = {"max": 1, "top2": 2}
 ALIGNMENT = 64
 #: Rows of a packed block. Of gates and ups that are packed side by side, blocks take turns.
 BLOCK_ROWS = 16
+#: All experts have matrices here, each at the place of its number.
+HERE = (-1, 1, 0, 0)
 
 
 def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
@@ -141,6 +143,7 @@ class Moe:
         )
         limit = inf if spec.limit is None else spec.limit
         self._inner = (KINDS[spec.activation], spec.gated, limit, spec.alpha, spec.shift)
+        self._gate_limit = () if spec.gate_limit is None else (spec.gate_limit,)
 
     def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         self._gate_up.load(expert, tensors)
@@ -162,6 +165,7 @@ class Moe:
         tokens = x.size(0)
         y = torch.empty(tokens, self._hidden, dtype=self._dtype)
         first, second = self._gate_up, self._down
+        held = HERE if placement is None else (self._spec.places, *_addresses(placement))
         self._kernel(
             first.code,
             *first.addresses(),
@@ -179,7 +183,8 @@ class Moe:
             x.stride(0),
             logits.data_ptr(),
             y.data_ptr(),
-            *(() if placement is None else (self._spec.places, *_addresses(placement))),
+            *held,
+            *self._gate_limit,
         )
         return y
 

@@ -30,7 +30,8 @@ ROOM = 1.5
 #: Columns of a program of `combine`, and pairs that one of `arrange` looks at.
 COMBINED, ARRANGED = 1024, 4096
 #: Of `grouped` where sums stay what they are.
-PLAIN = {"GATED": False, "ACTIVATION": "none", "LIMIT": None, "ALPHA": 1.0, "SHIFT": 0.0}
+PLAIN = {"GATED": False, "ACTIVATION": "none", "LIMIT": None, "GATE_LIMIT": None}
+PLAIN |= {"ALPHA": 1.0, "SHIFT": 0.0}
 
 
 def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
@@ -277,6 +278,7 @@ class Moe:
             "GATED": spec.gated,
             "ACTIVATION": spec.activation,
             "LIMIT": spec.limit,
+            "GATE_LIMIT": spec.limit if spec.gate_limit is None else spec.gate_limit,
             "ALPHA": spec.alpha,
             "SHIFT": spec.shift,
         }

@@ -26,7 +26,7 @@ from hotshoe.models.base import CLASSIFY, EMBED, GENERATE, DraftHead
 from hotshoe.slots import Quantized
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
-from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm, plain_norm
+from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm, plain_norm, post_norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 from hotshoe_models.whole import Whole, norm_before, under, whole_layers
@@ -175,8 +175,8 @@ class Layer:
         elif self.mlp is not None:
             quant = self.mlp.input_quant
             self._mlp_norm = build_add_norm(spec, ctx, name, quant, spec.residual_scale)
-        self._post_attention_norm = build_norm(spec, ctx, under(prefix, names.post_attention_norm))
-        self._post_mlp_norm = build_norm(spec, ctx, under(prefix, names.post_mlp_norm))
+        self._post_attention_norm = post_norm(spec, ctx, under(prefix, names.post_attention_norm))
+        self._post_mlp_norm = post_norm(spec, ctx, under(prefix, names.post_mlp_norm))
 
     def join(
         self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: Layer | Whole | None

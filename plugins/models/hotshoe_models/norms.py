@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias, cast
 
 from torch import Tensor
@@ -32,16 +33,26 @@ def build_norm(
 
 
 def plain_norm(spec: DecoderSpec, ctx: BuildContext, name: str) -> Callable[[Tensor], Tensor]:
-    """Build a norm that quantizes nothing."""
+    """Build the norm of embeddings, which quantizes nothing."""
+    if spec.unit_embedding:
+        spec = replace(spec, norm_weight=False, norm_offset=0.0)
     norm = build_norm(spec, ctx, name)
     assert norm is not None
     return cast("Callable[[Tensor], Tensor]", norm)
+
+
+def post_norm(spec: DecoderSpec, ctx: BuildContext, name: str | None) -> Norm | None:
+    """Build the norm of a block's output; None where there is no name."""
+    own = spec if spec.post_norm_eps is None else replace(spec, norm_eps=spec.post_norm_eps)
+    return build_norm(own, ctx, name)
 
 
 def build_add_norm(
     spec: DecoderSpec, ctx: BuildContext, name: str | None, quant: QuantSpec | None, scale: float
 ) -> AddNorm:
     """Build the residual addition and the norm behind it, if there is one."""
+    if name == spec.names.final_norm and spec.final_norm_offset is not None:
+        spec = replace(spec, norm_offset=spec.final_norm_offset)
     if name is None or spec.norm == "layer" or not spec.norm_weight:
         return _Add(scale, build_norm(spec, ctx, name))
     eps, offset = spec.norm_eps, spec.norm_offset

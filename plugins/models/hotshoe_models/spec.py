@@ -1,7 +1,6 @@
 """What a dense decoder is, as data: sizes, options, and where its weights lie in a checkpoint.
 
-Families fill these records from config.json; `hotshoe_models.decoder` builds from them. Nothing
-here knows any family.
+Families fill these records from config.json; `hotshoe_models.decoder` builds from them.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ class WeightNames:
         embedding_norm: The norm of embeddings, in front of the first layer; None for none.
         qkv: One name per matrix, or one for the three stacked.
         grouped_qkv: The stacked rows are, for each kv head: its queries, its key, its value.
-        qkv_shards: The stacked rows are, for each of so many shares of the heads: their queries,
-            their values, their keys; 0 for none.
+        qkv_shards: They are, for each of so many shares of the heads: queries, values, keys.
         gate: Of `gated_attention`, the matrix of gates; None where rows of queries hold them.
         head_gates: That matrix has one gate for each head, not one for each channel.
         gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
@@ -48,8 +46,7 @@ class WeightNames:
         input_norm: The norm in front of attention; None for none, as in OLMo 2.
         mlp_norm: The norm after attention's residual addition; None for none. In a parallel decoder
             the MLP's own norm of the residual; None if it takes what attention takes.
-        post_attention_norm, post_mlp_norm: Norms of a block's output before it joins the residual
-            (Gemma 2 and 3); None for none.
+        post_attention_norm, post_mlp_norm: Of a block's output, before it joins the residual.
         bare: Checkpoints that were saved without their output matrix have names that lack a prefix:
             a regular expression of where it belongs, and the prefix.
         unused: Regular expressions of tensors that some checkpoints hold and nobody needs.
@@ -116,8 +113,7 @@ class LayerSpec:
         temperature: Queries grow with their position; None for not at all.
         shares: The layer before this one whose keys and values it reads; None for its own.
         keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
-        o_bias, num_heads, head_dim, num_kv_heads, intermediate_size: Those of this layer; None for
-            the decoder's.
+        o_bias, num_heads, head_dim, num_kv_heads, intermediate_size: None for the decoder's.
         names, latent: Of this layer, where they are others than the decoder's; else None.
         qkv_inputs: Channels that q, k and v are made of; None for the hidden size.
         sparsity: Share of the channels between MLP matrices that a threshold closes.
@@ -380,18 +376,19 @@ class DecoderSpec:
     """A decoder of attention, and of MLPs or mixtures of experts.
 
     Attributes:
-        activation: "silu", "gelu" or "gelu_tanh"; of plain MLPs "relu", "relu2" or
-            "xielu" as well.
+        activation: "silu", "gelu", "gelu_tanh"; of plain MLPs "relu", "relu2", "xielu" as well.
         gated: MLPs have gates; plain ones are down(act(up(x))).
         norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true, and
             with neither weight nor bias where `norm_weight` is false, as "rms" may be, too.
         parallel: Attention and MLP start from the same residual, and both join it at once.
         table_size: Rows of the embedding's table, above `vocab_size`; None for as many.
-        num_positions: Positions with a vector of their own; the table has `position_offset` more
-            in front of them.
+        num_positions: Those with a vector of their own, behind `position_offset` more.
         transposed: The checkpoint has each matrix as [inputs, outputs].
         lm_head_bias: The output matrix has a bias.
         norm_offset: The norms' effective weight is offset + weight (Gemma uses 1).
+        final_norm_offset: That of the final norm; None for `norm_offset`.
+        post_norm_eps: Epsilon of norms of a block's output; None for `norm_eps`.
+        unit_embedding: The norm of embeddings has no weight.
         attention_scale: Factor on q·k.
         alibi: Scores fall with the distance, by slopes of all heads; None for not at all.
         attention_softcap, logits_softcap: cap * tanh(x / cap) on scores or logits; None for none.
@@ -444,6 +441,9 @@ class DecoderSpec:
     attention_scale: float = 1.0
     generates: bool = True
     norm_offset: float = 0.0
+    final_norm_offset: float | None = None
+    post_norm_eps: float | None = None
+    unit_embedding: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False

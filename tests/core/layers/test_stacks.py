@@ -51,6 +51,16 @@ def test_each_expert_gets_its_rows():
     assert decoded.stored("other") == Stored("float32", 40)
 
 
+def test_gates_and_ups_may_be_apart():
+    """As Step 3.5 is published, scales of blocks beside them."""
+    templates = ("e.{}.gate_proj", "e.{}.up_proj", "e.{}.down_proj")
+    stacks = stacks_of(templates, 2)
+    assert stacks["e.gate_proj"] == (("e.0.gate_proj.weight",), ("e.1.gate_proj.weight",))
+    assert stacks["e.up_proj_scale_inv"][1] == ("e.1.up_proj.weight_scale_inv",)
+    assert stacks["e.gate_up_proj"][0] == ("e.0.gate_proj.weight", "e.0.up_proj.weight")
+    assert "e.gate_proj" not in stacks_of(templates[1:], 2) and len(stacks) == 12
+
+
 def test_single_matrices_are_fed_as_before():
     made, got = table()
     given = {part: torch.randn(2, 5) for one in PARTS for part in one}

@@ -59,6 +59,7 @@ SPECS = {
     "gated": spec_of(hidden=64, inner=160),
     "ungated": spec_of(hidden=320, inner=64, gated=False, kind="relu2", bias=True),
     "clamped": spec_of(hidden=96, inner=32, limit=0.7, alpha=1.702, shift=1.0, bias=True),
+    "gates of their own": spec_of(hidden=64, inner=32, limit=0.4, gate_limit=0.9),
     "bfloat16": spec_of("bfloat16", hidden=64, inner=64, bias=True),
     "float16": spec_of("float16", hidden=64, inner=64),
 }

@@ -44,6 +44,7 @@ SPECS = {
     "float16": spec_of("float16", kind="gelu"),
     "clamped": CLAMPED,
     "limit alone": spec_of(limit=0.4),
+    "gates of their own": spec_of(limit=0.4, gate_limit=0.9),
     "ungated": spec_of(gated=False, kind="relu2", bias=True),
     "ungated clamped": spec_of(gated=False, limit=0.5),
     "odd": spec_of(hidden=37, inner=41, bias=True),

@@ -1929,6 +1929,69 @@ VARIANTS += [
         },
     ),
 ]
+STEP = {
+    **EXPERTS,
+    "n_routed_experts": 6,
+    "head_dim": 16,
+    "num_hidden_layers": 4,
+    "share_expert_dim": 40,
+    "moe_router_scaling_factor": 3.0,
+    "sliding_window": 6,
+    "swiglu_limits": [0.0, 0.0, 0.4, 0.3],
+    "swiglu_limits_shared": [None, 0, 0.5, 0.3],
+}
+#: As published: entries for layers behind the last one, and settings of layers with a window.
+STEP_LISTS = {
+    "num_nextn_predict_layers": 1,
+    "layer_types": ["full_attention", *["sliding_attention"] * 3, "full_attention"],
+    "moe_layers_enum": "1,2,3",
+    "attention_other_setting": {"num_attention_heads": 8},
+    "rope_theta": [5000.0, 100.0, 100.0, 100.0, 5000.0],
+    "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0, 0.5],
+    "rope_scaling": LLAMA3_ROPE,
+}
+STEP_SEEING = {"whole": {"vision_config": {**TOWER, "layers": 1, "width": 32, "heads": 2}}}
+VARIANTS += [
+    Variant("step3", "Step3p7", {**STEP, **STEP_LISTS}, end_to_end=True, **STEP_SEEING),
+    Variant("step3-published", "Step3p7", {**STEP, **STEP_LISTS}, raw=True, **STEP_SEEING),
+    Variant(
+        "step3-plain",
+        "Step3p7",
+        {**without(STEP, "swiglu_limits"), "swiglu_limits_shared": None},
+        **STEP_SEEING,
+    ),
+]
+GLIMMER_SEEING = {
+    "whole": {"vision_config": TOWER, "projector_hidden_size": 32, "out_hidden_size": 64}
+}
+VARIANTS += [
+    Variant(
+        "glimmer",
+        "MuseGlimmer",
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 6,
+            "head_dim": 16,
+            "qk_scale_factor": 1.5,
+            "output_multiplier": 0.8,
+        },
+        end_to_end=True,
+        **GLIMMER_SEEING,
+    ),
+    Variant(
+        "glimmer-turned",
+        "MuseGlimmer",
+        {
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "layer_rope_theta": [10_000.0, 0, 10_000.0],
+            "sliding_window": 5,
+            "post_norm_eps": 0.1,
+            "output_multiplier": 0.5,
+            "head_dim": 32,
+        },
+        **GLIMMER_SEEING,
+    ),
+]
 MIMO = {**EXPERTS, "n_routed_experts": 6, "num_hidden_layers": 4, "head_dim": 24, "v_head_dim": 16}
 VARIANTS += [
     Variant("mimo-v2", "MiMoV2Flash", {**MIMO, "sliding_window": 9}, end_to_end=True),
@@ -2397,6 +2460,7 @@ OFFSET = (
     "Qwen3_5Moe",
     "MiniMaxM3VL",
     "MiniMaxM3Sparse",
+    "Step3p7",
 )
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel", "Apertus1p5": "Apertus1p5TextForCausalLM"}

@@ -55,6 +55,7 @@ def grouped_packed(
     y_ptr, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, order_ptr, blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
     SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr,
     ALPHA: tl.constexpr, SHIFT: tl.constexpr, CODE: tl.constexpr, PLACES: tl.constexpr,
     SPAN: tl.constexpr, GROUP: tl.constexpr, ZEROS: tl.constexpr, HALF: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
@@ -109,4 +110,4 @@ def grouped_packed(
                 up_NM = scaled(up_NM, up_NK, x_KM, scale_ptrs_N + at + N, zero_ptrs_N + at + N,
                                place, CODE, ZEROS, HALF)  # fmt: skip
     finish(y_ptr, gate_NM, up_NM, bias_ptr + expert * ROWS, n_N, m_M, to_M, end, N, BIAS, FIRST,
-           GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)  # fmt: skip
+           GATED, ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)  # fmt: skip

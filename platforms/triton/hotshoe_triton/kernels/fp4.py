@@ -172,6 +172,7 @@ def grouped_fp4(
     blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
     SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr,
     ALPHA: tl.constexpr, SHIFT: tl.constexpr, SIZE: tl.constexpr, WHOLES: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -220,4 +221,4 @@ def grouped_fp4(
         gate_NM, up_NM = sum_NM, sum_NM
     n_N = tile * OUTPUTS + tl.arange(0, OUTPUTS)
     finish(y_ptr, gate_NM, up_NM, bias_ptr + first_row, n_N, m_M, to_M, end, N, BIAS, FIRST, GATED,
-           ACTIVATION, LIMIT, ALPHA, SHIFT)  # fmt: skip
+           ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)  # fmt: skip

@@ -146,14 +146,14 @@ def arrange(
 @triton.jit
 def inner_of(
     gate, up, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
-    ALPHA: tl.constexpr, SHIFT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr, ALPHA: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Return what goes into an expert's second matrix, from float32 results of its first.
 
     Comparisons let NaN through, where the hardware's minimum would drop it.
     """
-    if LIMIT is not None:
-        gate = tl.where(gate > LIMIT, LIMIT, gate)
+    if GATE_LIMIT is not None:
+        gate = tl.where(gate > GATE_LIMIT, GATE_LIMIT, gate)
     if ALPHA != 1.0:
         inner = gate * sigmoid(ALPHA * gate)
     elif ACTIVATION == "relu2":
@@ -196,7 +196,8 @@ def rows_of(at_M, pair_M, TOP_K: tl.constexpr, FIRST: tl.constexpr, SORTED: tl.c
 def finish(
     y_ptr, gate_NM, up_NM, bias_ptr, n_N, m_M, to_M, end,
     N: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr, SHIFT: tl.constexpr,
+    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr, ALPHA: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """Add biases, make inner values of sums, and write them to rows `to_M` of y [pairs, N]."""
     if BIAS:
@@ -205,7 +206,7 @@ def finish(
         if GATED:
             up_NM += tl.load(bias_ptrs_N + N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
     if FIRST and ACTIVATION != "none":
-        gate_NM = inner_of(gate_NM, up_NM, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
+        gate_NM = inner_of(gate_NM, up_NM, GATED, ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)
     y_ptrs_NM = y_ptr + to_M.to(tl.int64)[None, :] * N + n_N[:, None]
     there_NM = (n_N < N)[:, None] & (m_M < end)[None, :]
     tl.store(y_ptrs_NM, gate_NM.to(y_ptr.dtype.element_ty), mask=there_NM)
@@ -216,6 +217,7 @@ def grouped(
     y_ptr, x_ptr, w_ptr, bias_ptr, order_ptr, blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
     SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr,
     ALPHA: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -259,13 +261,14 @@ def grouped(
         w_ptrs_NK += BLOCK_K
         x_ptrs_KM += BLOCK_K
     finish(y_ptr, gate_NM, up_NM, bias_ptr + expert * (HALVES * N), n_N, m_M, to_M, end, N, BIAS,
-           FIRST, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)  # fmt: skip
+           FIRST, GATED, ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)  # fmt: skip
 
 
 @triton.jit
 def inner_rows(
     inner_ptr, y_ptr,
     N: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr,
     ALPHA: tl.constexpr, SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Make inner values of what first matrices gave. Grid: (pairs, N / BLOCK_N).
@@ -284,7 +287,7 @@ def inner_rows(
     up_N = gate_N
     if GATED:
         up_N = tl.load(y_ptrs_N + N, mask=there_N, other=0.0).to(tl.float32)
-    inner_N = inner_of(gate_N, up_N, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
+    inner_N = inner_of(gate_N, up_N, GATED, ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)
     tl.store(inner_ptr + pair * N + n_N, inner_N.to(inner_ptr.dtype.element_ty), mask=there_N)
 
 
@@ -313,7 +316,8 @@ def combine(
 def first_alone(
     inner_ptr, x_ptr, w_ptr, bias_ptr, ids_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr,
-    GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
+    GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
+    GATE_LIMIT: tl.constexpr, ALPHA: tl.constexpr,
     SHIFT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -349,7 +353,7 @@ def first_alone(
         gate_N += tl.load(bias_ptrs_N, mask=there_N, other=0.0).to(tl.float32)
         if GATED:
             up_N += tl.load(bias_ptrs_N + N, mask=there_N, other=0.0).to(tl.float32)
-    inner_N = inner_of(gate_N, up_N, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
+    inner_N = inner_of(gate_N, up_N, GATED, ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)
     tl.store(inner_ptr + pair * N + n_N, inner_N.to(inner_ptr.dtype.element_ty), mask=there_N)
 
 

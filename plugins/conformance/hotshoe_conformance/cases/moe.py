@@ -74,6 +74,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"kind": "silu", "gated": False, "limit": 0.5, "bias": True},
     CLAMPED,
     {"limit": 0.4},
+    {"limit": 0.4, "gate_limit": 0.9},
     {"top_k": 1},
     {"top_k": 8, "router": NORMED},
     {"experts": 1, "top_k": 1},

@@ -1,5 +1,7 @@
 """The reference of a mixture of experts against its formula in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -34,11 +36,15 @@ def inner_of(spec: MoeSpec, wide: torch.Tensor) -> torch.Tensor:
     gate, up = wide[:10], wide[10:]
     if spec.limit is None:
         return F.silu(gate) * up
-    gate, up = gate.clamp(max=0.6), up.clamp(-0.6, 0.6)
+    gate, up = gate.clamp(max=spec.gate_limit or 0.6), up.clamp(-0.6, 0.6)
     return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
 
-@pytest.mark.parametrize("spec", [SPEC, GPT_OSS], ids=["plain", "clamped"])
+@pytest.mark.parametrize(
+    "spec",
+    [SPEC, GPT_OSS, replace(GPT_OSS, gate_limit=0.9)],
+    ids=["plain", "clamped", "gates of their own"],
+)
 def test_formula(spec: MoeSpec) -> None:
     op, experts = filled(spec)
     x, logits = torch.randn(7, 6), torch.randn(7, 5)
