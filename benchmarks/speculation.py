@@ -1,6 +1,7 @@
 """Time answers of the demo model with drafts and without, by turns, one stream and many.
 
-Run: python benchmarks/speculation.py [--num-streams N ...] [--speculative-config JSON]
+Run: python benchmarks/speculation.py [--num-streams N ...] [--texts NAME ...]
+     [--speculative-config JSON]
 """
 
 from __future__ import annotations
@@ -13,10 +14,31 @@ from typing import TypeAlias
 
 from hotshoe import LLM, SamplingParams
 
+#: The begin of a file whose functions are much alike, as edited code is.
+CODE = """# Settings {} of the editor.
+
+
+def read_width(settings):
+    value = settings.get("width")
+    if value is None:
+        return DEFAULTS["width"]
+    return int(value)
+
+
+def read_height(settings):
+    value = settings.get("height")
+    if value is None:
+        return DEFAULTS["height"]
+    return int(value)
+
+
+def read_depth(settings):
+"""
 STORY = "Once upon {} time, in a town by the sea, there lived"
 #: Streams and turns differ by a word and by seed, so that no answer is that of an earlier turn.
 #: Drawn tokens repeat nothing, so that drafts are seldom right.
 TEXTS = {
+    "code": (CODE, 0.0),
     "repetitive": ("The list {} of files: alpha.txt, beta.txt, gamma.txt. " * 6, 0.0),
     "story": (STORY, 0.0),
     "drawn": (STORY, 1.5),
@@ -65,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time drafts by turns with none.")
     parser.add_argument("--num-turns", type=int, default=7)
     parser.add_argument("--num-streams", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=TEXTS)
     parser.add_argument("--speculative-config", type=json.loads, default={"method": "auto"})
     parser.add_argument("--dtype", default="auto")
     args = parser.parse_args()
@@ -72,7 +95,7 @@ def main() -> None:
     drafts = {"speculative_config": args.speculative_config}
     with LLM("demo", **sizes) as without, LLM("demo", **sizes, **drafts) as with_:
         for num_streams in args.num_streams:
-            for name in TEXTS:
+            for name in args.texts:
                 compare(without, with_, name, num_streams, args.num_turns)
 
 

@@ -1,4 +1,5 @@
-"""Drafts of heads beside adapters, grammars, penalties and log probabilities, in one batch.
+"""Drafts beside adapters, grammars, penalties and log probabilities, in one batch, in one process
+or on stages of a pipeline.
 
 Drafts are made without adapters. So they are right less often with one, and change no token.
 """
@@ -53,16 +54,30 @@ def write(method: str, path: Path) -> tuple[Path, dict[str, object]]:
     if method == "mtp":
         return mtp.write(path / "model", mtp.chain_weights(3, strange=0.3)), options
     weights = eagle.model_weights("llama", 3)
+    model = eagle.write_model(path / "model", "llama", weights)
+    if method == "ngram":
+        return model, options
+    if method == "draft_model":
+        return model, {**options, "model": str(write_draft(path / "draft", weights))}
     head = eagle.write(
         path / "head", eagle.head_weights(method, weights, 4), **eagle.HEAD_CONFIGS[method]
     )
-    return eagle.write_model(path / "model", "llama", weights), {**options, "model": str(head)}
+    return model, {**options, "model": str(head)}
 
 
-@pytest.mark.parametrize("method", ["mtp", "eagle", "eagle3", "medusa"])
-def test_drafts_of_heads_change_no_token(model_dir: Path, tmp_path: Path, method: str) -> None:
+def write_draft(path: Path, weights: eagle.Weights) -> Path:
+    """Write a model that nearly agrees with another."""
+    spoiled = {name: tensor + 0.02 * torch.randn(tensor.shape) for name, tensor in weights.items()}
+    return eagle.write_model(path, "llama", spoiled)
+
+
+@pytest.mark.parametrize("stages", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "mtp", "eagle", "eagle3", "medusa"])
+def test_drafts_change_no_token(model_dir: Path, tmp_path: Path, method: str, stages: int) -> None:
     path, drafts = write(method, tmp_path)
-    shutil.copy(model_dir / "tokenizer.json", path)
+    for model in (path, tmp_path / "draft"):
+        if model.exists():
+            shutil.copy(model_dir / "tokenizer.json", model)
     adapters = {
         name: write_adapter(tmp_path / name, strength)
         for name, strength in (("one", 0.02), ("two", 0.1))
@@ -80,6 +95,7 @@ def test_drafts_of_heads_change_no_token(model_dir: Path, tmp_path: Path, method
     }
     with LLM(str(path), **options) as llm:
         plain = [output.outputs[0] for output in llm.generate(PROMPTS, PARAMS)]
+    options["pipeline_parallel_size"] = stages
     with LLM(str(path), speculative_config=drafts, **options) as llm:
         for _ in range(2):  # then with a warm cache
             found = [output.outputs[0] for output in llm.generate(PROMPTS, PARAMS)]

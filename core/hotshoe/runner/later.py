@@ -17,8 +17,9 @@ from hotshoe.slots import CacheView
 
 #: Tokens that are kept at most, and rows of a step of which some are kept, padding left out.
 TOKENS, ROWS = 1024, 512
-#: Kinds of caches into which a token is written where a slot says, whatever the step is.
-BY_SLOTS = frozenset({"full", "window", "latent", "index"})
+#: Kinds of caches into which a token is written where a slot says, whatever the step is. Blocks of
+#: windows change hands while their sequence runs.
+BY_SLOTS = frozenset({"full", "latent", "index"})
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ class Later:
         Args:
             states: Of any step.
         """
-        if any(layer.cache_spec.kind not in BY_SLOTS for layer in head.cache_layers):
+        specs = [layer.cache_spec for layer in head.cache_layers]
+        if any(spec.kind not in BY_SLOTS or spec.tokens_per_entry > 1 for spec in specs):
             return None
         numbers = torch.zeros(TOKENS, dtype=torch.int32, device=states.device)
         slots = {layer.view: numbers.clone() for layer in head.cache_layers}

@@ -17,7 +17,7 @@ from hotshoe.types import StepPlan, StepResult
 class Layer:
     """A cache layer that reads the first view."""
 
-    view, cache_spec = 0, SimpleNamespace(kind="full")
+    view, cache_spec = 0, SimpleNamespace(kind="full", tokens_per_entry=1)
 
 
 class CountingHead:
@@ -128,6 +128,19 @@ def test_what_idle_steps_leave_is_written_in_one_pass(
     before = torch.tensor([texts[row][1 + n] for n in range(3) for row in (2, 0)])
     assert torch.equal(head.hidden[1][kept], model.table[before])
     assert batch.between is not None and len(head.batches) == 4
+
+
+@pytest.mark.parametrize(("kind", "tokens"), [("state", 1), ("window", 1), ("latent", 4)])
+def test_caches_that_take_more_than_a_slot_are_written_at_once(
+    runner: Runner, head: CountingHead, kind: str, tokens: int
+) -> None:
+    head.cache_layers = (Layer(),)
+    head.cache_layers[0].cache_spec = SimpleNamespace(kind=kind, tokens_per_entry=tokens)
+    runner.warm_up([2])
+    head.ids.clear()
+    run(runner, 0, StepPlan(0, [new(2, [5, 6])], [2], [2]))
+    run(runner, 0, StepPlan(1, [], [2], [1]))
+    assert [len(ids) for ids in head.ids] == [2, 1]
 
 
 def test_what_a_row_leaves_is_written_when_it_ends(
