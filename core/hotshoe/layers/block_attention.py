@@ -87,7 +87,8 @@ class BlockAttention:
         qk_norm, kv_scales: As for `Attention`.
 
     Raises:
-        ConfigError: Blocks of tokens are no whole blocks of the cache; drafts are trees.
+        ConfigError: Blocks of tokens are no whole blocks of the cache.
+        NoTreesError: Drafts are trees.
     """
 
     def __init__(
