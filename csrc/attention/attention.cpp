@@ -267,13 +267,21 @@ class TaskRun {
     const int padded = padded_keys(n);
     for_rows([&](int head, int row, int at) {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
-      const int end = std::clamp(position + 1 + args_.ahead, 0, n);
+      const int there = args_.num_keys ? args_.num_keys[unit_.request] - key : n;
+      const int end = std::clamp(std::min(position + 1 + args_.ahead, there), 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
       RowTerms terms;
       if (args_.token_scales) terms = {s_.key_scales(head), s_.value_scales(head)};
       if (args_.slopes) {
         terms.slope = args_.slopes[query_head(head, row)] / map_.unit;
         terms.position = position;
+      }
+      if (args_.bias) {
+        const int64_t width = 2 * int64_t(args_.bias_span) + 1;
+        terms.bias = args_.bias + query_head(head, row) * width;
+        terms.span = args_.bias_span;
+        terms.position = position;
+        terms.per_logit = 1.0f / map_.unit;
       }
       if (args_.num_nodes) {
         terms.first_node = args_.seq_lens[unit_.request] - args_.num_nodes[unit_.request] - key;

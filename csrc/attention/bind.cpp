@@ -16,46 +16,60 @@ T* at(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+// What a token sees beside earlier tokens, as numbers and addresses; see AttentionArgs.
+struct Sight {
+  int ahead = 0;
+  uintptr_t num_nodes = 0, lines = 0;
+  uintptr_t bias = 0;
+  int bias_span = 0;
+  uintptr_t num_keys = 0;
+};
+
 // With the arguments of `stored_as` behind the others.
 template <class... Stored>
-void any_attention(int ahead, uintptr_t num_nodes, uintptr_t lines, uintptr_t out, uintptr_t q,
-                   uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_table,
-                   uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t sinks,
-                   uintptr_t slopes, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
-                   int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
-                   int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
-                   int window, float softcap, int dtype, Stored... stored) {
+void any_attention(const Sight& sight, uintptr_t out, uintptr_t q, uintptr_t k_cache,
+                   uintptr_t v_cache, uintptr_t block_table, uintptr_t query_start_loc,
+                   uintptr_t seq_lens, uintptr_t sinks, uintptr_t slopes, int num_reqs,
+                   int num_heads, int num_kv_heads, int head_dim, int block_size, int max_blocks,
+                   int64_t out_stride, int64_t q_stride, int64_t block_stride,
+                   int64_t head_stride, int64_t table_stride, float scale, int window,
+                   float softcap, int dtype, Stored... stored) {
   AttentionArgs args{at<const void>(q), at<const void>(k_cache), at<const void>(v_cache),
                      at<void>(out), at<const int32_t>(block_table),
                      at<const int32_t>(query_start_loc), at<const int32_t>(seq_lens),
-                     at<const float>(sinks), at<const float>(slopes), at<const int32_t>(num_nodes),
-                     at<const uint64_t>(lines), num_reqs, num_heads, num_kv_heads, head_dim,
-                     block_size, max_blocks, q_stride, out_stride, table_stride, block_stride,
-                     head_stride, scale, window, softcap, ahead};
+                     at<const float>(sinks), at<const float>(slopes),
+                     at<const int32_t>(sight.num_nodes), at<const uint64_t>(sight.lines), num_reqs,
+                     num_heads, num_kv_heads, head_dim, block_size, max_blocks, q_stride,
+                     out_stride, table_stride, block_stride, head_stride, scale, window, softcap,
+                     sight.ahead, at<const float>(sight.bias), sight.bias_span,
+                     at<const int32_t>(sight.num_keys)};
   attend(args, dtype, stored_as(args, dtype, stored...));
 }
 
 // Binds the kernel for tokens that see no later ones.
 template <class... A>
-auto causal(void (*kernel)(int, uintptr_t, uintptr_t, A...)) {
+auto causal(void (*kernel)(const Sight&, A...)) {
   static auto* const all = kernel;
-  return recorded(+[](A... arguments) { all(0, 0, 0, arguments...); });
+  return recorded(+[](A... arguments) { all({}, arguments...); });
 }
 
 // Binds it for steps with trees.
 template <class... A>
-auto with_trees(void (*kernel)(int, uintptr_t, uintptr_t, A...)) {
+auto with_trees(void (*kernel)(const Sight&, A...)) {
   static auto* const all = kernel;
   return recorded(+[](uintptr_t num_nodes, uintptr_t lines, A... arguments) {
-    all(0, num_nodes, lines, arguments...);
+    all({.num_nodes = num_nodes, .lines = lines}, arguments...);
   });
 }
 
 // Binds it for tokens that see later ones.
 template <class... A>
-auto both_ways(void (*kernel)(int, uintptr_t, uintptr_t, A...)) {
+auto both_ways(void (*kernel)(const Sight&, A...)) {
   static auto* const all = kernel;
-  return recorded(+[](int ahead, A... arguments) { all(ahead, 0, 0, arguments...); });
+  return recorded(
+      +[](int ahead, uintptr_t bias, int bias_span, uintptr_t num_keys, A... arguments) {
+        all({ahead, 0, 0, bias, bias_span, num_keys}, arguments...);
+      });
 }
 
 }  // namespace
@@ -96,8 +110,11 @@ void bind_attention(nb::module_& m) {
   m.def("tree_attention", with_trees(plain), unlocked, trees);
   m.def("tree_attention_8bit", with_trees(narrow), unlocked, trees);
   m.def("packed_attention", both_ways(plain), unlocked,
-        "packed_attention(ahead, out, ...)\n\n"
-        "As paged_attention, but a token sees so many later ones of its request as well.");
+        "packed_attention(ahead, bias, bias_span, num_keys, out, ...)\n\n"
+        "As paged_attention, but a token sees so many later ones of its request as well. Addresses:\n"
+        "bias [num_heads, 2 * bias_span + 1] float32 or 0, added to logits by the distance of a key\n"
+        "behind its query, that of the last to farther ones; num_keys [num_reqs] int32 or 0, leading\n"
+        "tokens of a request that are seen.");
 }
 
 }  // namespace hotshoe

@@ -88,11 +88,15 @@ inline float largest_of(const float* scores, int padded) {
 // Scores of keys, and weights of their values, are multiplied by scales; null for none. There is a
 // number for each column, 0 behind the last key. With ALiBi (Press et al. 2022, arXiv:2108.12409)
 // mapped scores fall by `slope`, in units of scores, for each column before the row's `position`.
+// With `bias` a column's is added, `per_logit` times, by its distance from `position`: [2 * span + 1].
 // From `first_node` on a row sees, of up to 64 columns, those that a bit of `line` names.
 struct RowTerms {
   const float *keys = nullptr, *values = nullptr;
   float slope = 0;
   int position = 0;
+  const float* bias = nullptr;
+  int span = 0;
+  float per_logit = 0;
   int first_node = std::numeric_limits<int>::max();
   uint64_t line = 0;
 
@@ -112,6 +116,18 @@ inline void add_slope(float* scores, int n, float slope, int position) {
   }
 }
 
+inline void add_bias(float* scores, int begin, int end, const RowTerms& terms) {
+  const int span = terms.span, position = terms.position;
+  const int near = std::clamp(position - span, begin, end);
+  const int far = std::clamp(position + span + 1, near, end);
+  const float* table = terms.bias + span - position;
+  const float before = terms.bias[0] * terms.per_logit;
+  const float behind = terms.bias[2 * span] * terms.per_logit;
+  for (int i = begin; i < near; ++i) scores[i] += before;
+  for (int i = near; i < far; ++i) scores[i] += table[i] * terms.per_logit;
+  for (int i = far; i < end; ++i) scores[i] += behind;
+}
+
 // Turns scores [begin, end) of a row, those that it sees, into weights, 0 elsewhere up to `padded`, a multiple of two
 // vectors. Returns the factor on what was accumulated before.
 //
@@ -129,6 +145,7 @@ float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap&
   if (terms.keys) multiply_row(scores, terms.keys, padded);
   if (map.cap > 0) map.soft_cap(scores, padded);
   if (terms.slope != 0) add_slope(scores, padded, terms.slope, terms.position);
+  if (terms.bias) add_bias(scores, begin, end, terms);
   std::fill(scores, scores + begin, kMinusInfinity);
   std::fill(scores + end, scores + padded, kMinusInfinity);
   for (int i = std::max(begin, terms.first_node); i < end; ++i) {

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 class PackedAttentionSpec:
     """Rotation of queries and keys, then attention of every token to those of its request.
 
-    Source: Devlin et al. 2018, arXiv:1810.04805.
+    A logit is scale * (q·k), and with a bias that of its head and distance besides. The distance
+    counts the tokens from the query to the key, below 0 for a key before it.
+    Sources: Devlin et al. 2018, arXiv:1810.04805; Raffel et al. 2019, arXiv:1910.10683.
 
     Attributes:
         rotary_dim: Leading channels that are rotated, in pairs (i, i + rotary_dim/2); 0 for none.
         scale: Factor on q·k.
         window: A query at position p sees keys in [p - window, p + window]; None sees all.
+        bias_span: Distances from -bias_span to bias_span have a bias each. Farther ones have that
+            of the last. None for no bias.
+        limited: Only the first tokens of a request may be seen; `prepare` is told how many.
     """
 
     num_heads: int
@@ -33,6 +38,8 @@ class PackedAttentionSpec:
     scale: float
     rotary_dim: int = 0
     window: int | None = None
+    bias_span: int | None = None
+    limited: bool = False
 
     @property
     def width(self) -> int:
@@ -43,11 +50,13 @@ class PackedAttentionSpec:
 class PackedAttentionOp(Protocol):
     """Attention over the rows of a step."""
 
-    def prepare(self, shape: StepShape) -> Any:
+    def prepare(self, shape: StepShape, num_keys: Tensor | None = None) -> Any:
         """Plan a step, once for all calls in it.
 
         Args:
             shape: Of a step whose requests have all their tokens in it: counts equal `seq_lens`.
+            num_keys: [num_reqs] int32 where `spec.limited`, else None: so many leading tokens of a
+                request are seen. All of them are queries; one that sees none gets zeros.
 
         Returns:
             What `__call__` takes as `prepared`.
@@ -55,7 +64,12 @@ class PackedAttentionOp(Protocol):
         ...
 
     def __call__(
-        self, qkv: Tensor, positions: Tensor, cos_sin: Tensor | None, prepared: Any
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor | None,
+        prepared: Any,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -64,6 +78,7 @@ class PackedAttentionOp(Protocol):
             positions: [num_tokens] int32, from 0 in each request.
             cos_sin: [max_position, rotary_dim] float32, cosines then sines; None without rotation.
             prepared: What `prepare` returned for this step.
+            bias: [num_heads, 2 * bias_span + 1] float32, contiguous, by distance; None without.
 
         Returns:
             [num_tokens, num_heads * head_dim], model dtype, contiguous.

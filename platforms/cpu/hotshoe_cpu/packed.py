@@ -41,10 +41,12 @@ class Plan:
     Attributes:
         num_blocks: Of all requests together.
         step: As attention over a cache sees it.
+        num_keys: See `PackedAttentionOp`.
     """
 
     num_blocks: int
     step: AttentionMetadata
+    num_keys: Tensor | None
 
 
 def supports(spec: PackedAttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -67,7 +69,8 @@ class PackedAttention:
         sizes = spec.num_heads, spec.num_kv_heads, spec.head_dim
         self._attend = attention.Attention(paged(spec), facts)
         ahead = ALL if spec.window is None else spec.window
-        self._attend.kernel = partial(kernels(facts).packed_attention, ahead)
+        self._kernel = partial(kernels(facts).packed_attention, ahead)
+        self._span = spec.bias_span or 0
         types = spec.dtype, spec.dtype
         writes = RotaryAndCacheSpec(
             *sizes, spec.rotary_dim, *types, BLOCK_SIZE, layout(spec.dtype, self._attend.layout.gap)
@@ -77,7 +80,7 @@ class PackedAttention:
         self._stride = self._numel + self._attend.layout.gap
         self._blocks = torch.empty(0)
 
-    def prepare(self, shape: StepShape) -> Plan:
+    def prepare(self, shape: StepShape, num_keys: Tensor | None = None) -> Plan:
         """Give every request its blocks."""
         starts, counts = shape.query_start_loc, shape.query_start_loc.diff()
         sizes = (counts + BLOCK_SIZE - 1) // BLOCK_SIZE
@@ -87,14 +90,21 @@ class PackedAttention:
         table = (first[:, None] + columns).clamp_(max=number - 1)
         tokens = torch.arange(int(starts[-1]), dtype=torch.int32)
         slots = tokens + torch.repeat_interleave(first * BLOCK_SIZE - starts[:-1], counts)
-        return Plan(number, whole_step(shape, CacheView(table, slots)))
+        return Plan(number, whole_step(shape, CacheView(table, slots)), num_keys)
 
     def __call__(
-        self, qkv: Tensor, positions: Tensor, cos_sin: Tensor | None, prepared: Plan
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor | None,
+        prepared: Plan,
+        bias: Tensor | None = None,
     ) -> Tensor:
         blocks = self._room(prepared.num_blocks, qkv.dtype)
         slots = prepared.step.slot_mapping
         q = self._write(qkv, positions, cos_sin, blocks, slots, None)
+        more = [0 if t is None else t.data_ptr() for t in (bias, prepared.num_keys)]
+        self._attend.kernel = partial(self._kernel, more[0], self._span, more[1])
         return self._attend(q, blocks, prepared.step, None)
 
     def _room(self, count: int, dtype: torch.dtype) -> Tensor:

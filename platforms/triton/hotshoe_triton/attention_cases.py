@@ -66,6 +66,8 @@ PACKED = {
     "12x64 rotated": replace(BERT, rotary_dim=64),
     "12x64 rotated window": replace(BERT, rotary_dim=64, window=64),
     "3/1x256 rotated window": PackedAttentionSpec(3, 1, 256, "bfloat16", 0.0625, 256, 512),
+    "12x64 biased": replace(BERT, bias_span=128),
+    "12x64 limited window": replace(BERT, window=64, limited=True),
     "12x64 float32": replace(BERT, dtype="float32"),
     "12x64 float16": replace(BERT, dtype="float16"),
 }
@@ -142,7 +144,11 @@ def call_packed(op: PackedAttentionOp, spec: PackedAttentionSpec, device: str) -
     counts = [64] * 8
     shape = StepShape(8, made(9), made(8), 64, 64, host_lens=(counts, counts))
     table = made(512, spec.rotary_dim, dtype="float32") if spec.rotary_dim else None
-    op(made(512, spec.width, dtype=spec.dtype), made(512), table, op.prepare(shape))
+    bias = None
+    if spec.bias_span is not None:
+        bias = made(spec.num_heads, 2 * spec.bias_span + 1, dtype="float32")
+    plan = op.prepare(shape, made(8) if spec.limited else None)
+    op(made(512, spec.width, dtype=spec.dtype), made(512), table, plan, bias)
 
 
 def pack(spec: PackedAttentionSpec) -> Callable[[DeviceFacts], bool]:

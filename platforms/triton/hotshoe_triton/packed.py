@@ -26,8 +26,8 @@ TILINGS: dict[str, tuple[Tiling, Tiling]] = {
 }
 #: Requests whose starts a program looks at together.
 REQUESTS = 256
-#: A step's starts, requests, and the number of each token.
-Plan: TypeAlias = tuple[Tensor, int, Tensor]
+#: A step's starts, requests, the number of each token, and how many of a request are seen.
+Plan: TypeAlias = tuple[Tensor, int, Tensor, Tensor | None]
 
 
 def supports(spec: PackedAttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -57,6 +57,8 @@ class PackedAttention:
             "HEAD_DIM": spec.head_dim,
             "SCALE": spec.scale,
             "WINDOW": -1 if spec.window is None else spec.window,
+            "SPAN": -1 if spec.bias_span is None else spec.bias_span,
+            "LIMITED": spec.limited,
             "BLOCK_M": tiling.rows,
             "BLOCK_N": tiling.keys,
             "BLOCK_D": max(MIN_ROWS, next_power_of_2(spec.head_dim)),
@@ -72,18 +74,23 @@ class PackedAttention:
         self._widths = [n * spec.head_dim for n in (sizes[0], sizes[1], sizes[1])]
         self._held = torch.empty(2, 0, 1)
 
-    def prepare(self, shape: StepShape) -> Plan:
+    def prepare(self, shape: StepShape, num_keys: Tensor | None = None) -> Plan:
         """Return where requests begin, their number, and tokens to be written in order."""
         starts, tokens = shape.query_start_loc, 0
         if self._rotate is not None:
             tokens = sum(shape.host_lens[0]) if shape.host_lens else int(starts[-1])
         numbered = torch.arange(tokens, dtype=torch.int32, device=starts.device)
-        return starts, shape.num_reqs, numbered
+        return starts, shape.num_reqs, numbered, num_keys
 
     def __call__(
-        self, qkv: Tensor, positions: Tensor, cos_sin: Tensor | None, prepared: Plan
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor | None,
+        prepared: Plan,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        starts, num_reqs, numbered = prepared
+        starts, num_reqs, numbered, num_keys = prepared
         q, k, v = qkv.split(self._widths, 1)
         if self._rotate is not None:
             held = self._room(qkv)
@@ -97,6 +104,8 @@ class PackedAttention:
                 k,
                 v,
                 starts,
+                bias,
+                num_keys,
                 num_reqs,
                 q.stride(0),
                 k.stride(0),

@@ -22,6 +22,10 @@ VARIATIONS = [
     {"window": 5},
     {"rotary_dim": 32, "num_kv_heads": 2},
     {"rotary_dim": 8, "window": 9},
+    {"bias_span": 6, "scale": 1.0},
+    {"bias_span": 50, "window": 9, "num_kv_heads": 2},
+    {"limited": True, "bias_span": 3},
+    {"limited": True, "window": 6},
 ]
 
 

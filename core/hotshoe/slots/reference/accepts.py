@@ -121,6 +121,8 @@ def _packed(spec: PackedAttentionSpec) -> Iterator[str]:
         yield f"rotates an even number of {spec.head_dim} channels, not {spec.rotary_dim}"
     if spec.window is not None and spec.window < 0:
         yield f"has windows of at least 0 tokens on each side, not {spec.window}"
+    if spec.bias_span is not None and not 0 <= spec.bias_span < 2**20:
+        yield f"has a bias for distances of 0 to 2^20 tokens, not of up to {spec.bias_span}"
 
 
 def _trees(spec: TreeAttentionSpec) -> Iterator[str]:

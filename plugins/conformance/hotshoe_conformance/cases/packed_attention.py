@@ -48,6 +48,13 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"rotary_dim": 32},
     {"rotary_dim": 8},
     {"rotary_dim": 32, "window": 9, "num_kv_heads": 2},
+    {"bias_span": 0},
+    {"bias_span": 5, "scale": 1.0},
+    {"bias_span": 128, "num_kv_heads": 2},
+    {"bias_span": 30, "window": 20},
+    {"limited": True},
+    {"limited": True, "bias_span": 8, "rotary_dim": 32},
+    {"limited": True, "window": 6},
 )
 MIXED = Requests((7, 1, 70, 16, 3))
 SHAPES = (
@@ -64,7 +71,9 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
     specs = [Setup(spec, MIXED, True) for spec in vary(BASE, VARIATIONS)]
     shapes = [Setup(in_dtype(BASE, d), s, sum(s.lengths) < 200) for d in DTYPES for s in SHAPES]
     local = replace(BASE, window=20, rotary_dim=32)
-    return [*specs, *shapes, *(Setup(in_dtype(local, d), SHAPES[-1]) for d in DTYPES)]
+    biased = replace(BASE, bias_span=91, head_dim=64, scale=1.0)
+    long = [Setup(in_dtype(spec, d), SHAPES[-1]) for d in DTYPES for spec in (local, biased)]
+    return [*specs, *shapes, *long]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
@@ -77,6 +86,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
         dim**-0.5,
         rng.choice((0, dim // 2, dim)),
         rng.choice((None, rng.randrange(50))),
+        rng.choice((None, rng.randrange(200))),
+        limited=rng.random() < 0.3,
     )
     lengths = [rng.choice((1, rng.randrange(1, 150))) for _ in range(rng.randrange(1, 9))]
     return Setup(spec, Requests(tuple(lengths)))
@@ -84,12 +95,21 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 @dataclass(slots=True)
 class PackedProblem:
-    """One step; every request begins at position 0."""
+    """One step; every request begins at position 0. Where the specification limits what is seen,
+    that is two thirds of a request."""
 
     spec: PackedAttentionSpec
     lengths: tuple[int, ...]
     qkv: Tensor
     table: Tensor
+    bias: Tensor
+
+    @property
+    def num_keys(self) -> list[int]:
+        """Tokens of each request that are seen."""
+        if not self.spec.limited:
+            return list(self.lengths)
+        return [max(1, n * 2 // 3) for n in self.lengths]
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         return {"out": self.prepare(op, place)()}
@@ -105,20 +125,25 @@ class PackedProblem:
         positions = torch.cat([torch.arange(n, dtype=torch.int32) for n in self.lengths])
         qkv, at = place(self.qkv), place(positions)
         table = place(self.table) if self.spec.rotary_dim else None
-        return lambda: op(qkv.clone(), at, table, op.prepare(shape))
+        bias = None if self.spec.bias_span is None else place(self.bias)
+        seen = None
+        if self.spec.limited:
+            seen = place(torch.tensor(self.num_keys, dtype=torch.int32))
+        return lambda: op(qkv.clone(), at, table, op.prepare(shape, seen), bias)
 
     def expected(self) -> Mapping[str, Expected]:
         spec = self.spec
         heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
         parts, magnitudes = [], []
-        for rows in self.qkv.split(list(self.lengths)):
+        requests = zip(self.qkv.split(list(self.lengths)), self.num_keys, strict=True)
+        for rows, count in requests:
             q, k, v = rows.view(len(rows), -1, spec.head_dim).split(heads, 1)
             if spec.rotary_dim:
                 turning = self.table[: len(rows)]
                 q, k = (rotate(x, turning, False) for x in (q, k))
-            q, k, v = q.double(), k.double(), v.double()
-            parts.append(attend(spec, q, k, v))
-            magnitudes.append(attend(spec, q, k, v.abs()))
+            q, k, v = q.double(), k[:count].double(), v[:count].double()
+            parts.append(attend(spec, q, k, v, self.bias))
+            magnitudes.append(attend(spec, q, k, v.abs(), self.bias))
         value, magnitude = (torch.cat(x).flatten(1) for x in (parts, magnitudes))
         if spec.dtype != "float32":
             magnitude = ROUNDED_OPERANDS * magnitude
@@ -143,13 +168,17 @@ def _problem(setup: Setup, source: torch.Generator) -> PackedProblem:
     qkv = normal((sum(lengths), spec.width), spec.dtype, source)
     qkv[:: max(len(qkv) - 1, 1), -spec.num_kv_heads * spec.head_dim :] *= 1000
     angles = torch.rand(max(lengths), spec.rotary_dim // 2, generator=source) * 6
-    return PackedProblem(spec, lengths, qkv, torch.cat((angles.cos(), angles.sin()), 1))
+    table = torch.cat((angles.cos(), angles.sin()), 1)
+    distances = 0 if spec.bias_span is None else 2 * spec.bias_span + 1
+    bias = 2 * torch.randn(spec.num_heads, distances, generator=source)
+    return PackedProblem(spec, lengths, qkv, table, bias)
 
 
-#: MiniLM over sentences, and BERT over pages.
+#: MiniLM over sentences, BERT over pages, and MPNet over these.
 PUBLISHED = (
     (PackedAttentionSpec(12, 12, 32, "bfloat16", 32**-0.5), Requests((32,) * 64)),
     (PackedAttentionSpec(12, 12, 64, "bfloat16", 0.125), Requests((512,) * 8)),
+    (PackedAttentionSpec(12, 12, 64, "bfloat16", 0.125, bias_span=128), Requests((512,) * 8)),
 )
 
 

@@ -45,6 +45,21 @@ def test_a_rotation_turns_queries_and_keys() -> None:
     torch.testing.assert_close(turned, plain(qkv, positions, None, plan))
 
 
+def test_a_bias_by_distance_and_tokens_that_are_not_seen() -> None:
+    spec = PackedAttentionSpec(2, 2, 8, "float32", 0.3, bias_span=2, limited=True)
+    op, qkv, bias = PackedAttention(spec, None), torch.randn(6, spec.width), torch.randn(2, 5)
+    plan = op.prepare(shape_of((6,)), torch.tensor([4], dtype=torch.int32))
+    found = op(qkv, torch.arange(6, dtype=torch.int32), None, plan, bias)
+    q, k, v = qkv.view(6, 3, 2, 8).permute(1, 2, 0, 3)
+    added = torch.stack(
+        [bias[:, [max(-2, min(2, key - query)) + 2 for key in range(4)]] for query in range(6)], 1
+    )
+    wanted = functional.scaled_dot_product_attention(
+        q[None], k[None, :, :4], v[None, :, :4], added[None], scale=0.3
+    )
+    torch.testing.assert_close(found, wanted[0].transpose(0, 1).flatten(1))
+
+
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
@@ -52,6 +67,7 @@ def test_a_rotation_turns_queries_and_keys() -> None:
         ({"rotary_dim": 3}, "rotates an even number of 8 channels, not 3"),
         ({"rotary_dim": 10}, "rotates an even number of 8 channels, not 10"),
         ({"window": -1}, "at least 0 tokens on each side, not -1"),
+        ({"bias_span": -1}, "not of up to -1"),
         ({"dtype": "int8"}, "not in dtype int8"),
     ],
 )

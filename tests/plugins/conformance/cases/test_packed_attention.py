@@ -12,21 +12,34 @@ def test_the_reference_passes(defects) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"scale": 32**-0.5}, {"window": None}], ids=lambda f: next(iter(f))
+    "fields",
+    [{"scale": 32**-0.5}, {"window": None}, {"bias_span": None}],
+    ids=lambda f: next(iter(f)),
 )
 def test_overlooked_fields(finds, blind, fields) -> None:
     assert finds("packed_attention", blind("packed_attention", **fields))
 
 
 class Together(PackedAttention):
-    def prepare(self, shape):
-        found = super().prepare(shape)
-        return [found[0], found[-1]]
+    def prepare(self, shape, num_keys=None):
+        found = super().prepare(shape, num_keys)
+        return [(0, found[-1][2], found[-1][2])]
+
+
+class Unlimited(PackedAttention):
+    def prepare(self, shape, num_keys=None):
+        return super().prepare(shape)
+
+
+class Mirrored(PackedAttention):
+    def __call__(self, *args):
+        *others, bias = args
+        return super().__call__(*others, None if bias is None else bias.flip(1))
 
 
 class Unturned(PackedAttention):
-    def __call__(self, qkv, positions, cos_sin, prepared):
-        return super().__call__(qkv, positions, None, prepared)
+    def __call__(self, qkv, positions, cos_sin, prepared, bias=None):
+        return super().__call__(qkv, positions, None, prepared, bias)
 
 
 class Narrow(PackedAttention):
@@ -35,6 +48,6 @@ class Narrow(PackedAttention):
         super().__init__(replace(spec, window=window), facts)
 
 
-@pytest.mark.parametrize("build", [Together, Unturned, Narrow])
+@pytest.mark.parametrize("build", [Together, Unturned, Narrow, Unlimited, Mirrored])
 def test_other_attention(finds, build) -> None:
     assert finds("packed_attention", build)
