@@ -31,6 +31,7 @@ from hotshoe.slots import (
 )
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import Checkpoints
+from hotshoe.types.late import LateInteraction
 from hotshoe.types.mesh import Axis, cut
 from hotshoe.types.trees import DraftTree
 
@@ -85,6 +86,7 @@ class BuildContext:
         tree: The shape of drafts that are trees; None for chains.
         adapters: None if the engine takes no adapters.
         further: Whether to build layers that predict further tokens (`DraftingModel`).
+        late: How a model of late interaction reads texts; None for other models.
         offload: Keeps weights in host memory; None for all weights on the device.
         judged_together: Matrices stay packed: the layer asks for several at once.
         weights: The weights that layers ask for; `beside` has those of other directories.
@@ -112,6 +114,7 @@ class BuildContext:
     tree: DraftTree | None = None
     adapters: AdapterTable | None = None
     further: bool = False
+    late: LateInteraction | None = None
     offload: Offload | None = None
     judged_together: bool = False
     weights: WeightTable = field(default_factory=WeightTable)

@@ -15,6 +15,7 @@ from hotshoe.loader.sources import source_of
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import EMBED, TOKEN_EMBED, Model, ModelBuilder
 from hotshoe.models.modules import LINEAR, Dense, Projection, read_projection
+from hotshoe.types.late import LateInteraction
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda x: x,
@@ -59,14 +60,22 @@ class Projected:
         return found
 
 
-def with_projection(builder: ModelBuilder, random: bool) -> ModelBuilder:
+def with_projection(
+    builder: ModelBuilder, random: bool, late: LateInteraction | None = None
+) -> ModelBuilder:
     """Return what builds a model and the matrices beside it, if there are any.
+
+    Args:
+        builder: Of the model.
+        random: Weights are not read, but drawn.
+        late: See `BuildContext`.
 
     Raises:
         CheckpointError: By what is returned: they are malformed, or do not fit the model.
     """
 
     def build(config: ModelConfig, ctx: BuildContext) -> Model:
+        ctx.late = late
         model, projection = builder(config, ctx), read_projection(config)
         if projection is None or not ctx.stage.is_last:
             return model

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hotshoe.errors import CheckpointError
-from hotshoe.models.config import read_json
-from hotshoe.models.modules import ARTIFACT
+from hotshoe.models.config import ModelConfig, read_json
+from hotshoe.models.modules import ARTIFACT, read_projection
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types.late import LateInteraction
 
@@ -41,14 +42,30 @@ def read_late(path: Path, tokenizer: Tokenizer | None) -> LateInteraction:
         return LateInteraction()
     values, ids = read_json(path / name), tokenizer.token_ids
     query, document, length, attends = _KEYS[name]
-    fills = values.get("do_query_expansion", True) is True and values.get(attends) is True
+    fills = values.get("do_query_expansion", True) is True
     return LateInteraction(
         _token(path / name, values, query, ids),
         _token(path / name, values, document, ids),
         length if type(length := values.get(length, LENGTH)) is int else LENGTH,
         ids.get(tokenizer.special_tokens.get("mask_token", "")) if fills else None,
+        values.get(attends) is True,
         tuple(ids[word] for word in _skipped(values) if word in ids),
     )
+
+
+def find_late(config: ModelConfig) -> LateInteraction | None:
+    """Return how a model of late interaction reads texts; None for other models.
+
+    Raises:
+        CheckpointError: A marker is no token.
+    """
+    projection = read_projection(config)
+    if projection is None or not projection.by_token:
+        return None
+    tokenizer = None
+    with suppress(CheckpointError):  # token ids may be all that requests give
+        tokenizer = Tokenizer.load(config.path)
+    return read_late(config.path, tokenizer)
 
 
 def _token(place: Path, values: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> int | None:

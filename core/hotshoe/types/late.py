@@ -14,6 +14,7 @@ class LateInteraction:
     Attributes:
         query, document: Markers behind the first token of each; None for none.
         mask: What fills a query up to `query_length`; None where nothing does.
+        mask_seen: Tokens attend to what fills a query.
         skipped: Tokens of documents, such as commas, whose vectors do not count.
     """
 
@@ -21,7 +22,13 @@ class LateInteraction:
     document: int | None = None
     query_length: int = 32
     mask: int | None = None
+    mask_seen: bool = True
     skipped: tuple[int, ...] = ()
+
+    @property
+    def unseen(self) -> int | None:
+        """The token whose run at the end of a prompt no token attends to; None for none."""
+        return None if self.mask_seen else self.mask
 
     def of_query(self, ids: Sequence[int]) -> list[int]:
         """Return the tokens of a query, given those of its text with special ones around it."""

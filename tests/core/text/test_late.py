@@ -30,14 +30,14 @@ PYLATE = {
 @pytest.mark.parametrize(
     ("name", "values", "wanted"),
     [
-        ("artifact.metadata", COLBERT, LateInteraction(3, 4, 24, None, (7,))),
-        ("config_sentence_transformers.json", PYLATE, LateInteraction(5, 6, 48, 2, (7,))),
+        ("artifact.metadata", COLBERT, LateInteraction(3, 4, 24, 2, False, (7,))),
+        ("config_sentence_transformers.json", PYLATE, LateInteraction(5, 6, 48, 2, True, (7,))),
         (
             "config_sentence_transformers.json",
             PYLATE | {"do_query_expansion": False},
-            LateInteraction(5, 6, 48, None, (7,)),
+            LateInteraction(5, 6, 48, None, True, (7,)),
         ),
-        ("config_sentence_transformers.json", {}, LateInteraction()),
+        ("config_sentence_transformers.json", {}, LateInteraction(mask=2, mask_seen=False)),
         ("other.json", COLBERT, LateInteraction()),
     ],
 )
