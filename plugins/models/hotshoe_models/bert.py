@@ -7,6 +7,7 @@ of transformers' BertConfig.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from hotshoe.errors import CheckpointError
@@ -15,7 +16,8 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import TOKEN_EMBED
 from hotshoe.models.modules import LINEAR
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe_models.encoder import Encoder, EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.encoder import Encoder
+from hotshoe_models.encoder_spec import EncoderLayer, EncoderNames, EncoderSpec
 from hotshoe_models.values import (
     PLAIN_ACTIVATIONS,
     activation,
@@ -53,6 +55,15 @@ UNUSED = (
     r"^pooler\.",
     r"(^|\.)position_ids$",
 )
+#: Of XLM-RoBERTa-XL.
+XL_NAMES = EncoderNames(
+    embedding_norm=None,
+    attention_norm="attention.self_attn_layer_norm",
+    mlp_norm="LayerNorm",
+    final_norm="encoder.LayerNorm",
+    prefixes=r"roberta\.",
+    unused=UNUSED,
+)
 #: Names of norms in checkpoints of TensorFlow's days.
 OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
@@ -72,10 +83,25 @@ def build_colbert(config: ModelConfig, ctx: BuildContext) -> Encoder:
 
 def build_roberta(config: ModelConfig, ctx: BuildContext) -> Encoder:
     """Build RobertaModel, XLMRobertaModel and CamembertModel."""
+    return Encoder(bert_spec(_roberta(config), ctx, r"roberta\.", position_offset=OFFSET), ctx)
+
+
+def _roberta(config: ModelConfig) -> ModelConfig:
+    """Return a configuration of RoBERTa's kind with defaults.
+
+    Raises:
+        CheckpointError: Its positions are counted in another way.
+    """
     config = with_defaults(config, DEFAULTS | ROBERTA)
     if config.get("pad_token_id") != OFFSET - 1:
         raise refuse(config, "pad_token_id", f"counts positions from {OFFSET}, behind padding's")
-    return Encoder(bert_spec(config, ctx, r"roberta\.", position_offset=OFFSET), ctx)
+    return config
+
+
+def build_xlm_roberta_xl(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build XLMRobertaXLModel: norms come first."""
+    spec = bert_spec(_roberta(config), ctx, "", position_offset=OFFSET)
+    return Encoder(replace(spec, names=XL_NAMES, norms_first=True), ctx)
 
 
 def build_electra(config: ModelConfig, ctx: BuildContext) -> Encoder:

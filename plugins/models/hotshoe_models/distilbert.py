@@ -6,7 +6,8 @@ Source: Sanh et al. 2019, arXiv:1910.01108. Defaults are those of transformers' 
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.bert import UNUSED
-from hotshoe_models.encoder import Encoder, EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.encoder import Encoder
+from hotshoe_models.encoder_spec import EncoderLayer, EncoderNames, EncoderSpec
 from hotshoe_models.values import PLAIN_ACTIVATIONS, activation, with_defaults
 
 DEFAULTS = {

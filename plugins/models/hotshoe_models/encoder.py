@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from hotshoe.layers import (
     Linear,
     Matrix,
     PlainMLP,
+    RMSNorm,
     Rotary,
     Rotation,
     Section,
@@ -30,81 +31,11 @@ from hotshoe.layers import (
 from hotshoe.models.base import CLASSIFY, EMBED, TOKEN_CLASSIFY, TOKEN_EMBED
 from hotshoe.slots import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.types.pooling import PoolingKind
+from hotshoe_models.encoder_spec import EncoderLayer, EncoderSpec
 from hotshoe_models.mlps import parts_of
 
-
-@dataclass(frozen=True, slots=True)
-class EncoderNames:
-    """Names of weights; None where a model has none. Those behind `layer` follow its prefix.
-
-    Attributes:
-        prefixes: What names of some checkpoints begin with, as a regular expression.
-        unused: Patterns of tensors that are not read.
-    """
-
-    words: str = "embeddings.word_embeddings"
-    positions: str | None = "embeddings.position_embeddings"
-    types: str | None = "embeddings.token_type_embeddings"
-    embedding_norm: str = "embeddings.LayerNorm"
-    layer: str = "encoder.layer.{}."
-    qkv: tuple[str, ...] = tuple(f"attention.self.{name}" for name in ("query", "key", "value"))
-    o: str = "attention.output.dense"
-    attention_norm: str = "attention.output.LayerNorm"
-    up: tuple[str, ...] = ("intermediate.dense",)
-    down: str = "output.dense"
-    mlp_norm: str = "output.LayerNorm"
-    final_norm: str | None = None
-    prefixes: str = ""
-    unused: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderLayer:
-    """What layers of a model may differ in.
-
-    Attributes:
-        rotation: Of queries and keys; None for none.
-        window: Tokens that are seen on each side; None for all.
-        normed: There is a norm in front of attention, where norms come first.
-    """
-
-    rotation: Rotation | None = None
-    window: int | None = None
-    normed: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderSpec:
-    """An architecture.
-
-    Attributes:
-        activation: "gelu", "gelu_tanh", "silu" or "relu".
-        gated: The MLP has gates.
-        norms_first: Norms come in front of blocks, not behind the addition of their results.
-        attention_bias, mlp_bias, norm_bias: Which matrices and norms have biases.
-        num_positions: Rows of the table of positions, of which the first `position_offset` are no
-            token's.
-        num_types: Rows of the table of token types.
-        separator: The token that the second of two texts follows, whose type is 1; None for none.
-    """
-
-    vocab_size: int
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
-    layers: tuple[EncoderLayer, ...]
-    norm_eps: float
-    activation: str
-    names: EncoderNames
-    gated: bool = False
-    norms_first: bool = False
-    attention_bias: bool = True
-    mlp_bias: bool = True
-    norm_bias: bool = True
-    num_positions: int = 0
-    position_offset: int = 0
-    num_types: int = 0
-    separator: int | None = None
+#: Maps [num_tokens, hidden_size] to the same shape.
+Norm: TypeAlias = "Callable[[Tensor], Tensor]"
 
 
 class Encoder:
@@ -124,7 +55,7 @@ class Encoder:
 
     def __init__(self, spec: EncoderSpec, ctx: BuildContext) -> None:
         names, size = spec.names, spec.hidden_size
-        if spec.hidden_size % spec.num_heads:
+        if spec.head_dim is None and spec.hidden_size % spec.num_heads:
             raise CheckpointError(
                 f"config.json: a hidden size of {size} does not divide among {spec.num_heads} heads"
             )
@@ -133,22 +64,26 @@ class Encoder:
         self._embed = Embedding(ctx, names.words, spec.vocab_size, size)
         self._positions, self._offset = _positions(spec, ctx), spec.position_offset
         self._types = Embedding(ctx, names.types, spec.num_types, size) if names.types else None
-        self._separator = spec.separator if spec.num_types > 1 else None
-        self._embedding_norm = _norm(spec, ctx, names.embedding_norm)
+        # Models of late interaction read texts one by one, whose last separator masks may follow.
+        single = spec.num_types < 2 or ctx.late is not None
+        self._separator = None if single else spec.separator
+        self._unseen = None if ctx.late is None else ctx.late.unseen
+        self._embedding_norm = _optional_norm(spec, ctx, names.embedding_norm)
         self._attention = _Attention(spec, ctx)
         self._layers = [_Layer(spec, ctx, i, self._attention) for i in range(len(spec.layers))]
-        self._final_norm = None if names.final_norm is None else _norm(spec, ctx, names.final_norm)
+        self._final_norm = _optional_norm(spec, ctx, names.final_norm)
         ctx.weights.ignore(names.unused)
         if names.prefixes:
             ctx.weights.rename(rf"^{names.prefixes}", "")
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, hidden_size] for ids [num_tokens] int32; behind it, where tokens have
-        types, a column that is 1 where a separator is."""
+        types, a column that is 1 where a separator is, and one of tokens that may not be seen."""
         words = self._embed(ids)
-        if self._separator is None:
+        marks = [ids == one for one in (self._separator, self._unseen) if one is not None]
+        if not marks:
             return words
-        return torch.cat((words, (ids == self._separator).to(words.dtype)[:, None]), 1)
+        return torch.cat((words, torch.stack(marks, 1).to(words.dtype)), 1)
 
     def scale_embeddings(self, rows: Tensor) -> Tensor:
         """Return rows [n, hidden_size] as they are."""
@@ -156,22 +91,31 @@ class Encoder:
 
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
         """Return the final hidden states of the tokens at `batch.outputs_at` (of all, if None)."""
-        positions, words = batch.positions, hidden[:, : self.hidden_size]
+        positions = batch.positions
+        words, marks = hidden[:, : self.hidden_size], hidden[:, self.hidden_size :]
         if self._types is not None:
             types = torch.zeros_like(positions)
             if self._separator is not None:
-                types = token_types(hidden[:, self.hidden_size], positions)
+                types = token_types(marks[:, 0], positions)
             words = words + self._types(types)
         if self._positions is not None:
             at = positions + self._offset if self._offset else positions
             words = words + self._positions(at)
-        hidden = self._embedding_norm(words.contiguous())
-        attend = self._attention.over(batch)
+        hidden = words.contiguous()
+        if self._embedding_norm is not None:
+            hidden = self._embedding_norm(hidden)
+        attend = self._attention.over(batch, self._seen(marks, batch))
         for layer in self._layers:
             hidden = layer(hidden, attend)
         if batch.outputs_at is not None:
             hidden = hidden[batch.outputs_at]
         return hidden if self._final_norm is None else self._final_norm(hidden)
+
+    def _seen(self, marks: Tensor, batch: ForwardBatch) -> Tensor | None:
+        """Return how many leading tokens of each request are seen; None for all."""
+        if self._unseen is None:
+            return None
+        return num_seen(marks[:, -1], batch.positions, batch.shape.query_start_loc)
 
     def head(self, hidden: Tensor, task: str) -> Tensor:
         """Return the hidden states themselves, or [n, classes] float32."""
@@ -194,16 +138,34 @@ def token_types(separators: Tensor, positions: Tensor) -> Tensor:
     return (before > before[(numbers - positions).long()]).to(torch.int32)
 
 
+def num_seen(unseen: Tensor, positions: Tensor, starts: Tensor) -> Tensor:
+    """Return [num_reqs] int32, tokens of each request but a run of unseen ones at its end.
+
+    Args:
+        unseen: [num_tokens], 1 for each token that is not seen in such a run, else 0.
+        positions: [num_tokens] int32, from 0 in each request.
+        starts: [num_reqs + 1] int32, where requests begin.
+    """
+    numbers = torch.arange(len(positions), dtype=torch.int32, device=positions.device)
+    request = torch.bucketize(numbers, starts[1:], right=True).clamp_(max=len(starts) - 2)
+    ends = torch.where(unseen > 0, 0, positions + 1)
+    return ends.new_zeros(len(starts) - 1).scatter_reduce_(0, request, ends, "amax")
+
+
 class _Attention:
     """The operations of all layers: one for each window and rotation."""
 
     def __init__(self, spec: EncoderSpec, ctx: BuildContext) -> None:
         heads = ctx.split("attention heads", Section(spec.num_heads)).size
-        dim = spec.hidden_size // spec.num_heads
-        common = (heads, heads, dim, ctx.dtype, dim**-0.5)
+        dim, self._bias = spec.channels, None
+        common = (heads, heads, dim, ctx.dtype, spec.scale or dim**-0.5)
         self._ops: dict[PackedAttentionSpec, PackedAttentionOp] = {}
         self._tables: dict[Rotation, Tensor] = {}
-        self._plain, self._ctx = PackedAttentionSpec(*common), ctx
+        limited = ctx.late is not None and ctx.late.unseen is not None
+        self._plain, self._ctx = PackedAttentionSpec(*common, limited=limited), ctx
+        if spec.bias is not None:
+            self._bias = spec.bias.table(ctx, spec.num_heads)
+            self._plain = replace(self._plain, bias_span=self._bias.span)
 
     def add(self, layer: EncoderLayer) -> tuple[PackedAttentionSpec, Tensor | None]:
         """Return what a layer asks for, and the table of its rotation."""
@@ -223,10 +185,11 @@ class _Attention:
             self._ops[wanted] = ctx.selector.choose("packed_attention", wanted)
         return wanted, table
 
-    def over(self, batch: ForwardBatch) -> _Attend:
+    def over(self, batch: ForwardBatch, num_keys: Tensor | None) -> _Attend:
         """Plan a step, once for all layers."""
-        plans = {spec: (op, op.prepare(batch.shape)) for spec, op in self._ops.items()}
-        return _Attend(plans, batch.positions)
+        plans = {spec: (op, op.prepare(batch.shape, num_keys)) for spec, op in self._ops.items()}
+        bias = None if self._bias is None else self._bias.values
+        return _Attend(plans, batch.positions, bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +198,11 @@ class _Attend:
 
     plans: Mapping[PackedAttentionSpec, tuple[PackedAttentionOp, Any]]
     positions: Tensor
+    bias: Tensor | None
 
     def __call__(self, spec: PackedAttentionSpec, table: Tensor | None, qkv: Tensor) -> Tensor:
         op, plan = self.plans[spec]
-        return op(qkv, self.positions, table, plan)
+        return op(qkv, self.positions, table, plan, self.bias)
 
 
 class _Layer:
@@ -246,13 +210,14 @@ class _Layer:
 
     def __init__(self, spec: EncoderSpec, ctx: BuildContext, i: int, attention: _Attention) -> None:
         names, prefix, size = spec.names, spec.names.layer.format(i), spec.hidden_size
-        heads = Section(spec.num_heads, size // spec.num_heads)
+        heads = Section(spec.num_heads, spec.channels)
+        width = heads.units * heads.width
         what, bias = "attention heads", spec.attention_bias
         outputs = ctx.split(what, heads, heads, heads)
-        parts = parts_of(prefix, names.qkv, [size] * 3)
+        parts = parts_of(prefix, names.qkv, [width] * 3)
         self._qkv = Linear(ctx, Matrix(ctx, parts, size, bias=bias, outputs=outputs))
         rows = [(prefix + names.o, size)]
-        self._o = Linear(ctx, Matrix(ctx, rows, size, bias=bias, inputs=ctx.split(what, heads)))
+        self._o = Linear(ctx, Matrix(ctx, rows, width, bias=bias, inputs=ctx.split(what, heads)))
         self._mlp = _mlp(spec, ctx, prefix)
         normed = spec.layers[i].normed or not spec.norms_first
         self._attention_norm = _norm(spec, ctx, prefix + names.attention_norm) if normed else None
@@ -277,14 +242,22 @@ def _mlp(spec: EncoderSpec, ctx: BuildContext, prefix: str) -> GatedMLP | PlainM
     what, channels, inner = "channels between MLP matrices", Section(width), 1 + spec.gated
     parts, bias = parts_of(prefix, names.up, [width] * inner), spec.mlp_bias
     outputs = ctx.split(what, *[channels] * inner)
-    up = Matrix(ctx, parts, size, bias=bias, outputs=outputs)
+    if spec.gates_last:
+        outputs = replace(outputs, ranges=outputs.ranges[::-1])
+    up = Matrix(ctx, parts, size, bias=bias and spec.up_bias, outputs=outputs)
     inputs = ctx.split(what, channels)
     down = Matrix(ctx, [(prefix + names.down, size)], width, bias=bias, inputs=inputs)
     return (GatedMLP if spec.gated else PlainMLP)(ctx, up, down, spec.activation)
 
 
-def _norm(spec: EncoderSpec, ctx: BuildContext, name: str) -> LayerNorm:
+def _norm(spec: EncoderSpec, ctx: BuildContext, name: str) -> Norm:
+    if spec.rms:
+        return cast(Norm, RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps))
     return LayerNorm(ctx, name, spec.hidden_size, spec.norm_eps, bias=spec.norm_bias)
+
+
+def _optional_norm(spec: EncoderSpec, ctx: BuildContext, name: str | None) -> Norm | None:
+    return None if name is None else _norm(spec, ctx, name)
 
 
 def _positions(spec: EncoderSpec, ctx: BuildContext) -> Embedding | None:

@@ -60,7 +60,10 @@ NAMES = {
     "ModernBertModel": HeadNames("head.dense", "classifier", "gelu", "head.norm"),
     "RobertaModel": HeadNames("classifier.dense", "classifier.out_proj", "tanh"),
 }
-AS_ROBERTA = ("CamembertModel", "XLMRobertaModel")
+AS_ROBERTA = (
+    *("CamembertModel", "JinaEmbeddingsV3Model", "MPNetModel"),
+    *("XLMRobertaModel", "XLMRobertaXLModel"),
+)
 
 
 class ClassHead:

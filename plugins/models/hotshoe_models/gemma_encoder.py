@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
-from hotshoe_models.decoder import DenseDecoder, Layer
+from hotshoe_models.bidirectional import as_encoder
+from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.gemma import gemma3_spec
-from hotshoe_models.packed import share
 from hotshoe_models.values import refuse
 
 BOTH = "use_bidirectional_attention"
@@ -21,9 +21,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         raise refuse(config, BOTH, "is served where it is true")
     spec = gemma3_spec(replace(config, values={**config.values, BOTH: False}), ctx)
     layers = tuple(
-        replace(layer, mixer="packed", window=layer.window and layer.window // 2)
-        for layer in spec.layers
+        replace(layer, window=layer.window and layer.window // 2) for layer in spec.layers
     )
-    model = DenseDecoder(replace(spec, layers=layers), ctx)
-    share(layer.mixer for layer in model.layers if isinstance(layer, Layer))
-    return model
+    return as_encoder(replace(spec, layers=layers), ctx)

@@ -6,7 +6,8 @@ Source: Warner et al. 2024, arXiv:2412.13663. Defaults are those of transformers
 from hotshoe.layers import BuildContext, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.bert import UNUSED
-from hotshoe_models.encoder import Encoder, EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.encoder import Encoder
+from hotshoe_models.encoder_spec import EncoderLayer, EncoderNames, EncoderSpec
 from hotshoe_models.modernbert_decoder import DEFAULTS, EVERY, with_bases
 from hotshoe_models.values import SLIDING, activation, flag, layer_types, number, with_defaults
 
@@ -53,8 +54,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> Encoder:
         names=NAMES,
         gated=True,
         norms_first=True,
-        attention_bias=flag(config, "attention_bias"),
-        mlp_bias=flag(config, "mlp_bias"),
-        norm_bias=flag(config, "norm_bias"),
+        **{name: flag(config, name) for name in ("attention_bias", "mlp_bias", "norm_bias")},
     )
     return Encoder(spec, ctx)

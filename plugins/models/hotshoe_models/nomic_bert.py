@@ -8,7 +8,8 @@ from dataclasses import replace
 from hotshoe.layers import BuildContext, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.bert import UNUSED, separator
-from hotshoe_models.encoder import Encoder, EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.encoder import Encoder
+from hotshoe_models.encoder_spec import EncoderLayer, EncoderNames, EncoderSpec
 from hotshoe_models.values import activation, flag, head_dim, number, refuse
 
 DEFAULTS = {

@@ -242,10 +242,16 @@ _ENCODERS = {
     "Camembert": ("bert:build_roberta", 2),
     "DistilBert": ("distilbert:build", 0),
     "Electra": ("bert:build_electra", 0),
+    "Gte": ("gte:build", 0),
+    "JinaBert": ("jina_bert:build", 0),
+    "JinaEmbeddingsV3": ("gte:build_jina", 0),
+    "MPNet": ("mpnet:build", 2),
     "ModernBert": ("modernbert:build", 0),
+    "New": ("gte:build_new", 0),
     "NomicBert": ("nomic_bert:build", 0),
     "Roberta": ("bert:build_roberta", 2),
     "XLMRoberta": ("bert:build_roberta", 2),
+    "XLMRobertaXL": ("bert:build_xlm_roberta_xl", 2),
 }
 #: A head for words is not read. One for classes is built behind the encoder.
 ENCODER_CLASSIFIERS = {f"{name}ForSequenceClassification": f"{name}Model" for name in _ENCODERS}
@@ -256,15 +262,20 @@ for _name, (_builder, _) in _ENCODERS.items():
     )
 ARCHITECTURES |= dict.fromkeys(ENCODER_CLASSIFIERS, "hotshoe_models.encoder_heads:build")
 ARCHITECTURES |= dict.fromkeys(TOKEN_CLASSIFIERS, "hotshoe_models.encoder_heads:build_tokens")
-ARCHITECTURES |= {
+_OTHERS = {
+    "EuroBertForMaskedLM": "hotshoe_models.eurobert:build",
+    "EuroBertModel": "hotshoe_models.eurobert:build",
     "Gemma3TextModel": "hotshoe_models.gemma_encoder:build",
     "HF_ColBERT": "hotshoe_models.bert:build_colbert",
+    "MT5EncoderModel": "hotshoe_models.t5:build_mt5",
+    "T5EncoderModel": "hotshoe_models.t5:build",
 }
+ARCHITECTURES |= _OTHERS
 ENCODERS = {
     f"{name}{use}": positions
     for name, (_, positions) in _ENCODERS.items()
     for use in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
-} | {"Gemma3TextModel": 0, "HF_ColBERT": 0}
+} | dict.fromkeys(_OTHERS, 0)
 
 #: Positions of models whose published files may leave them out.
 LENGTHS = {
@@ -277,7 +288,7 @@ LENGTHS = {
         "Llama4": 131072,
     }.items()
     for use in ("CausalLM", "ConditionalGeneration")
-}
+} | dict.fromkeys(("MT5EncoderModel", "T5EncoderModel"), 512)
 
 #: Kinds of files that hold or describe a whole model, by the ending of their names.
 FILES = {

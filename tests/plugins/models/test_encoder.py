@@ -7,6 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.plugins.models.test_bert import (
+    BEHIND,
     OPTIONS,
     POOLED,
     PROMPTS,
@@ -19,7 +20,17 @@ from tests.plugins.server.endpoints.test_encoders import CLS, SEP, WORDS, write_
 
 from hotshoe import LLM, PoolingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, RequestError
-from hotshoe_models import bert, distilbert, modernbert, nomic_bert
+from hotshoe_models import (
+    bert,
+    distilbert,
+    eurobert,
+    gte,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    t5,
+)
+from hotshoe_models.encoder import num_seen
 from hotshoe_models.plugin import ENCODER_CLASSIFIERS, ENCODERS
 
 #: Short windows, so that texts are longer.
@@ -33,23 +44,44 @@ MODERN = {
     "sep_token_id": 2,
 }
 DISTIL = {"dim": 64, "hidden_dim": 96, "n_layers": 2, "n_heads": 4}
+T5 = {"d_model": 64, "d_kv": 24, "d_ff": 96, "num_layers": 2, "num_heads": 4, "n_positions": 64}
 VALUES = {
     "DistilBert": DISTIL,
     "Electra": {"embedding_size": 64},
+    "EuroBert": {"pad_token_id": 0},
+    "MPNet": BEHIND,
+    "XLMRobertaXL": BEHIND,
+    "MT5": T5,
+    "T5": T5,
     "ModernBert": MODERN,
     "NomicBert": {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
 }
-FAMILIES = [name.removesuffix("ForSequenceClassification") for name in ENCODER_CLASSIFIERS]
+NAMES = [name.removesuffix("ForSequenceClassification") for name in ENCODER_CLASSIFIERS]
+#: Those that transformers has.
+FAMILIES = [name for name in NAMES if name not in ("JinaBert", "New")]
 VARIANTS = [
     ("DistilBert", {"activation": "relu"}),
     ("Electra", {}),
+    ("EuroBert", {"num_key_value_heads": 2}),
+    ("Gte", {}),
+    ("Gte", {"type_vocab_size": 0, "hidden_act": "silu"}),
+    ("JinaEmbeddingsV3", {}),
+    ("MPNet", {}),
+    ("MT5Encoder", {}),
+    ("T5Encoder", {}),
+    ("T5Encoder", {"feed_forward_proj": "gated-silu", "relative_attention_num_buckets": 8}),
+    ("T5Encoder", {"relative_attention_max_distance": 20}),
     ("ModernBert", {}),
     ("ModernBert", {"attention_bias": True, "mlp_bias": True, "norm_bias": True}),
     ("ModernBert", {"local_attention": 200, "num_hidden_layers": 2}),
     ("NomicBert", {}),
     ("NomicBert", {"hidden_act": "gelu", "type_vocab_size": 1}),
+    ("XLMRobertaXL", {}),
 ]
 ATOL = 1e-4
+#: What fills queries up to 12 tokens, and whether it is seen.
+FILLED = [("pylate", True), ("pylate", False), ("colbert", True), ("colbert", False)]
+MASK = WORDS.index("[UNK]")
 
 
 @torch.inference_mode()
@@ -59,7 +91,8 @@ def logits(model, prompt, types=None):
 
 
 def made(path, family, cls="Model", **values):
-    return save(path, family, cls, **VALUES.get(family, {}) | values)
+    family, encoder, _ = family.partition("Encoder")
+    return save(path, family, encoder + cls, **VALUES.get(family, {}) | values)
 
 
 @pytest.mark.parametrize(("family", "values"), VARIANTS, ids=str)
@@ -130,15 +163,19 @@ def test_matrices_behind_the_pooling(tmp_path) -> None:
     assert len(output.vectors[0]) == 64
 
 
-@pytest.mark.parametrize("form", ["pylate", "colbert"])
-def test_late_interaction(tmp_path, form) -> None:
+@pytest.mark.parametrize(("form", "fills"), [("pylate", None), *FILLED], ids=str)
+def test_late_interaction(tmp_path, form, fills) -> None:
     values = {"vocab_size": len(WORDS), "max_position_embeddings": 32}
     model = made(tmp_path, "Bert", **values)
     write_tokenizer(tmp_path)
+    special = {"sep_token": "[SEP]", "cls_token": "[CLS]", "mask_token": "[UNK]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(special))
     if form == "pylate":
         project = dense(tmp_path, 1, (64, 8), bias=False)
         list_modules(tmp_path, "Transformer", "Dense")
         marks = {"query_prefix": "[Q]", "document_prefix": "[D]", "skiplist_words": ["while"]}
+        marks |= {"query_length": 12, "do_query_expansion": fills is not None}
+        marks |= {"attend_to_expansion_tokens": fills}
         (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(marks))
     else:
         tensors = load_file(tmp_path / "model.safetensors")
@@ -149,7 +186,8 @@ def test_late_interaction(tmp_path, form) -> None:
         (tmp_path / "config.json").write_text(
             json.dumps(config | {"architectures": ["HF_ColBERT"]})
         )
-        marks = {"query_token_id": "[Q]", "doc_token_id": "[D]", "dim": 8}
+        marks = {"query_token_id": "[Q]", "doc_token_id": "[D]", "dim": 8, "query_maxlen": 12}
+        marks |= {"attend_to_mask_tokens": fills}
         (tmp_path / "artifact.metadata").write_text(json.dumps(marks))
 
         def project(x):
@@ -157,7 +195,13 @@ def test_late_interaction(tmp_path, form) -> None:
 
     def vectors(text, mark):
         ids = [CLS, WORDS.index(mark), *map(WORDS.index, text.split()), SEP]
-        found = project(states(model, ids))
+        count = len(ids)
+        if mark == "[Q]" and fills is not None:
+            ids += [MASK] * (12 - count)
+        seen = torch.tensor([[fills is True or i < count for i in range(len(ids))]])
+        with torch.inference_mode():
+            hidden = model(torch.tensor([ids]), attention_mask=seen.long()).last_hidden_state[0]
+        found = project(hidden)
         kept = torch.tensor([form != "pylate" or WORDS[i] != "while" for i in ids])
         return found[kept] / found[kept].norm(dim=1, keepdim=True)
 
@@ -208,20 +252,37 @@ def test_matrices_are_drawn_with_the_other_weights(tmp_path) -> None:
         ("Electra", bert.DEFAULTS | bert.ELECTRA),
         ("Roberta", bert.DEFAULTS | bert.ROBERTA),
         ("DistilBert", distilbert.DEFAULTS),
+        ("EuroBert", eurobert.DEFAULTS),
+        ("Gte", gte.DEFAULTS),
+        ("JinaEmbeddingsV3", gte.JINA),
         ("NomicBert", nomic_bert.DEFAULTS),
+        ("MPNet", mpnet.DEFAULTS),
+        ("MT5", t5.MT5),
+        ("T5", t5.DEFAULTS),
         ("ModernBert", modernbert.DEFAULTS),
     ],
 )
 def test_defaults_are_those_of_the_configuration_class(name, defaults) -> None:
     config = getattr(transformers, f"{name}Config")()
+    if name == "EuroBert":
+        defaults = defaults | {"num_key_value_heads": config.num_key_value_heads}
+        defaults |= {"head_dim": config.head_dim}
     made_up = {"position_embedding_type": "absolute", "layer_types": None, "rope_parameters": None}
     own = {key: getattr(config, key, None) for key in defaults}
     assert own | {k: v for k, v in made_up.items() if k in defaults} == defaults
 
 
+def test_a_run_of_unseen_tokens_at_the_end_of_a_request() -> None:
+    starts, lengths = torch.tensor([0, 4, 5, 9], dtype=torch.int32), (4, 1, 4)
+    positions = torch.cat([torch.arange(n, dtype=torch.int32) for n in lengths])
+    unseen = torch.tensor([0, 1, 0, 0, 1, 0, 1, 1, 1])
+    assert num_seen(unseen, positions, starts).tolist() == [4, 0, 1]
+
+
 def test_every_encoder_is_tested() -> None:
     heads = {name.partition("For")[0].removesuffix("Model") for name in ENCODERS}
-    assert heads == {*FAMILIES, "HF_ColBERT", "Gemma3Text"}
+    others = {"EuroBert", "HF_ColBERT", "Gemma3Text", "MT5Encoder", "T5Encoder"}
+    assert heads == {*NAMES, *others}
 
 
 @pytest.mark.parametrize(
@@ -230,6 +291,7 @@ def test_every_encoder_is_tested() -> None:
         ("ModernBert", {"classifier_pooling": "max"}, "knows only cls and mean"),
         ("ModernBert", {"classifier_activation": "glu"}, "knows only gelu"),
         ("Electra", {"embedding_size": 32}, "where it is the hidden size"),
+        ("MPNet", {"relative_attention_num_buckets": 16}, "is served with 32"),
         ("NomicBert", {"head_dim": 8}, "has 64 channels for 4 heads"),
         ("NomicBert", {"activation_function": "gelu"}, "is served with swiglu"),
         ("NomicBert", {"qkv_proj_bias": True}, "is served without it"),
