@@ -16,6 +16,7 @@ from hotshoe.platform import Change, DeviceFacts
 from hotshoe.types.arguments import Argument
 from hotshoe.types.classes import Classifier
 from hotshoe.types.experts import ExpertCounts
+from hotshoe.types.instructions import Instructions
 from hotshoe.types.late import LateInteraction
 from hotshoe.types.pooling import Pooling
 
@@ -68,6 +69,7 @@ class EngineInfo:
         pooling: How embeddings are made; None where none is.
         classifier: What classes there are; None where there are none.
         late: How texts are compared by vectors of their tokens; None where they are not.
+        instructions: What stands in front of texts to embed, and how their vectors compare.
         num_restarts: How many engines died before this one took over.
         arguments: What requests may give to logits processors.
     """
@@ -91,6 +93,7 @@ class EngineInfo:
     vector_size: int = 0
     token_size: int = 0
     late: LateInteraction | None = None
+    instructions: Instructions = field(default_factory=Instructions)
     pooling: Pooling | None = None
     classifier: Classifier | None = None
     num_restarts: int = 0

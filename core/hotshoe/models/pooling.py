@@ -25,12 +25,16 @@ _MODES: dict[str, PoolingKind] = {
     "mean": "mean",
     "cls": "cls",
     "max": "max",
+    "weightedmean": "weighted_mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
 }
 _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
 }
 #: Of a model that does not say how many classes it has.
 NUM_LABELS = 2

@@ -5,7 +5,8 @@ The runner gives the hidden states of a whole step; vectors are finished on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,12 +65,21 @@ class PooledRows:
             result.pooled[row] = kept.astype("<f4").tobytes()
 
 
-def folded(kind: PoolingKind, own: Tensor, before: Tensor | None) -> Tensor:
+#: What sums of a prompt's states are divided by, from its length.
+DIVISORS: Mapping[str, Callable[[int], float]] = {
+    "mean": float,
+    "mean_sqrt_len": math.sqrt,
+    "weighted_mean": lambda length: length * (length + 1) / 2,
+}
+
+
+def folded(kind: PoolingKind, own: Tensor, before: Tensor | None, first: int = 0) -> Tensor:
     """Return what a prompt's states make so far: their sum for a mean, their maximum, one of them.
 
     Args:
         own: [n, hidden_size] of a step.
         before: What earlier steps have made; None for none.
+        first: The position of the first of them.
     """
     if kind == "last":
         return own[-1].float()
@@ -77,10 +87,13 @@ def folded(kind: PoolingKind, own: Tensor, before: Tensor | None) -> Tensor:
         return own.float() if before is None else torch.cat((before, own.float()))
     if kind == "cls":
         return own[0].float() if before is None else before
-    found = own.float().sum(0) if kind == "mean" else own.amax(0).float()
-    if before is None:
-        return found
-    return before + found if kind == "mean" else torch.maximum(before, found)
+    if kind not in DIVISORS:
+        found = own.amax(0).float()
+        return found if before is None else torch.maximum(before, found)
+    rows = own.float()
+    if kind == "weighted_mean":
+        rows = rows * torch.arange(first + 1, first + len(own) + 1, device=own.device)[:, None]
+    return rows.sum(0) if before is None else before + rows.sum(0)
 
 
 class PoolingRows:
@@ -133,9 +146,9 @@ class PoolingRows:
             row, length = int(inputs.rows[i]), int(inputs.seq_lens[i])
             own = hidden[int(inputs.query_start_loc[i]) : int(inputs.query_start_loc[i + 1])]
             kind = self._pooling[row].kind
-            made = folded(kind, own, self._made.pop(row, None))
+            made = folded(kind, own, self._made.pop(row, None), length - len(own))
             if row in ending:
-                found[row] = made / length if kind == "mean" else made
+                found[row] = made / DIVISORS[kind](length) if kind in DIVISORS else made
             else:
                 self._made[row] = made
         return [

@@ -5,8 +5,8 @@ from typing import Literal
 
 from hotshoe.errors import RequestError
 
-PoolingKind = Literal["last", "mean", "cls", "max", "all"]
-POOLING_KINDS = ("last", "mean", "cls", "max")
+PoolingKind = Literal["last", "mean", "cls", "max", "weighted_mean", "mean_sqrt_len", "all"]
+POOLING_KINDS = ("last", "mean", "cls", "max", "weighted_mean", "mean_sqrt_len")
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
 POOLING_TASKS = ("embed", "classify", "token_embed", "token_classify")
 Activation = Literal["softmax", "sigmoid"]
@@ -18,7 +18,7 @@ class Pooling:
 
     Attributes:
         task: Which of the model's heads makes it.
-        kind: The "last" token, the first ("cls"), the "mean" in float32, the "max", or "all" apart.
+        kind: The "last" token, the first ("cls"), means in float32, the "max", or "all" apart.
         normalize: The vector is divided by its Euclidean length.
         dimensions: The vector keeps so many leading entries before it is normalized; None keeps
             all. Source: Matryoshka representations, arXiv:2205.13147.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hotshoe.engine.api.other_inputs import check_numbers, pooling_of
 from hotshoe.text.pairs import pair_text
+from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import PoolingParams
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
@@ -23,7 +24,7 @@ Source = tuple[str, Callable[[], Awaitable[Rendered]]]
 
 def sources(served: Served, body: TextRequest) -> Iterator[Source]:
     """Yield what makes the prompts of a request: one conversation, or each of its texts."""
-    render = served.renderer
+    render, lead = served.renderer, body.lead(served.client.info.instructions)
     if body.messages is not None:
         talk = body.conversation()
 
@@ -34,14 +35,48 @@ def sources(served: Served, body: TextRequest) -> Iterator[Source]:
         yield "messages", chat
         return
     for text in body.inputs():
-        yield "input", text_source(render, body, text)
+        yield "input", text_source(render, body, text, lead)
 
 
 def text_source(
-    renderer: Renderer, body: PooledRequest, text: str | list[int]
+    renderer: Renderer, body: PooledRequest, text: str | list[int], lead: str = ""
 ) -> Callable[[], Awaitable[Rendered]]:
-    """Return what makes a prompt of a text or of token ids."""
-    return lambda: renderer.prompt(text, body.add_special_tokens is not False, content=True)
+    """Return what makes a prompt of a text, with something in front of it, or of token ids."""
+    adds, is_text = body.add_special_tokens is not False, isinstance(text, str)
+    led = lead + text if isinstance(text, str) else text
+
+    async def make() -> Rendered:
+        made = await renderer.prompt(led, adds, content=True)
+        return Framed(made.token_ids, made.text) if adds and is_text else made
+
+    return make
+
+
+def cut(tokenizer: Tokenizer, whole: Rendered, count: int, end: bool) -> Rendered:
+    """Return so many tokens of a text's end or beginning, with special tokens at that side where
+    the whole text has them."""
+    part = whole.cut(count, end)
+    if part is whole or not isinstance(whole, Framed):
+        return part
+    ids, (front, behind) = list(part.token_ids), frame(tokenizer)
+    if end and front < len(ids):
+        ids[:front] = whole.token_ids[:front]
+    elif not end and 0 < behind < len(ids):
+        ids[-behind:] = whole.token_ids[-behind:]
+    return Rendered(ids)
+
+
+def frame(tokenizer: Tokenizer) -> tuple[int, int]:
+    """Return how many special tokens a tokenizer puts in front of a text, and behind it."""
+    plain, framed = (tokenizer.encode("a", adds) for adds in (False, True))
+    for front in range(len(framed) - len(plain) + 1):
+        if plain and framed[front : front + len(plain)] == plain:
+            return front, len(framed) - len(plain) - front
+    return 0, 0
+
+
+class Framed(Rendered):
+    """Text with the tokenizer's special tokens around it."""
 
 
 async def render_pair(served: Served, pair: tuple[str, str], separated: bool) -> Rendered:
@@ -58,7 +93,7 @@ async def render_pair(served: Served, pair: tuple[str, str], separated: bool) ->
             renderer.check_size(text)
         tokenizer, marked = renderer.tokenizer, renderer.marks
         text, adds = pair_text(tokenizer, pair, separated, templated, marked)
-        return Rendered(tokenizer.encode(text, adds, marked))
+        return (Framed if adds else Rendered)(tokenizer.encode(text, adds, marked))
 
     return await renderer.run(render)
 
@@ -144,7 +179,11 @@ async def pooled(
 async def _checked(call: Call, field: str, make: Callable[[], Awaitable[Rendered]]) -> Rendered:
     """Make one prompt of a field, of a length that can be served."""
     try:
-        prompt = truncated(call, await make())
+        whole = await make()
+        prompt = truncated(call, whole)
+        if isinstance(whole, Framed) and prompt is not whole:
+            end, length = call.body_read.wishes().keeps_end, len(prompt.token_ids)
+            prompt = cut(call.served.renderer.tokenizer, whole, length, end)
     except ApiError as error:
         if error.code != "context_length_exceeded":
             raise

@@ -41,6 +41,8 @@ def test_a_model_without_modules_makes_no_vectors(tmp_path) -> None:
         (flags(mean_tokens=1), "mean"),
         ({"embedding_dimension": 8, "pooling_mode": "lasttoken"}, "last"),
         ({"pooling_mode": "mean"}, "mean"),
+        (flags() | {"pooling_mode_weightedmean_tokens": True}, "weighted_mean"),
+        ({"pooling_mode": "mean_sqrt_len_tokens"}, "mean_sqrt_len"),
     ],
 )
 def test_both_spellings_are_read(tmp_path, values, kind) -> None:
@@ -53,7 +55,7 @@ def test_both_spellings_are_read(tmp_path, values, kind) -> None:
 @pytest.mark.parametrize(
     ("values", "further", "words"),
     [
-        (flags() | {"pooling_mode_weightedmean_tokens": True}, (), "weightedmean_tokens"),
+        (flags() | {"pooling_mode_first_tokens": True}, (), "first_tokens"),
         (flags(mean_tokens=1, lasttoken=1), (), "mean, lasttoken"),
         (flags(), (), "of no kind"),
         ({**flags(mean_tokens=1), "include_prompt": False}, (), "include_prompt"),

@@ -70,6 +70,18 @@ def test_vectors_do_not_depend_on_chunks(chunks) -> None:
 
 
 @pytest.mark.parametrize("chunks", [[5], [2, 3], [1, 1, 1, 1, 1]])
+def test_other_means_do_not_depend_on_chunks(chunks) -> None:
+    steps, ids = Steps(), [3, 9, 4, 3, 7]
+    kinds = ("weighted_mean", "mean_sqrt_len")
+    fresh = [new(row, ids, Pooling(kind, False)) for row, kind in enumerate(kinds)]
+    for i, count in enumerate(chunks):
+        _, result = steps.run({0: count, 1: count}, *(fresh if i == 0 else ()))
+    hidden, weights = steps.table[ids], torch.arange(1.0, 6.0)[:, None]
+    torch.testing.assert_close(vector(result, 0), (weights * hidden).sum(0) / 15)
+    torch.testing.assert_close(vector(result, 1), hidden.sum(0) / 5**0.5)
+
+
+@pytest.mark.parametrize("chunks", [[5], [2, 3], [1, 1, 1, 1, 1]])
 def test_first_states_and_maxima_do_not_depend_on_chunks(chunks) -> None:
     steps, ids = Steps(), [3, 9, 4, 3, 7]
     kinds = ("cls", "max")

@@ -61,6 +61,8 @@ POOLED = {
     "pooling_mode_mean_tokens": lambda h: h.mean(0),
     "pooling_mode_max_tokens": lambda h: h.amax(0),
     "pooling_mode_lasttoken": lambda h: h[-1],
+    "pooling_mode_mean_sqrt_len_tokens": lambda h: h.sum(0) / len(h) ** 0.5,
+    "pooling_mode_weightedmean_tokens": lambda h: h.T @ torch.arange(1.0, len(h) + 1),
 }
 
 
@@ -84,6 +86,21 @@ def test_vectors_are_those_of_transformers(tmp_path, family, flag) -> None:
                 close(output.embedding, wanted / wanted.norm())
         with pytest.raises(RequestError, match="generates no text; its tasks: embed, token_embed"):
             llm.generate(TokensPrompt([1]), SamplingParams())
+
+
+def test_texts_are_as_long_as_sentence_transformers_says(tmp_path) -> None:
+    save(tmp_path)
+    modules(tmp_path, "pooling_mode_mean_tokens")
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    prompts = {"prompts": {"query": "q"}, "default_prompt_name": "query"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        assert llm.engine.info.config.max_model_len == 20
+        assert llm.engine.info.instructions.default == "query"
+        with pytest.raises(RequestError, match="20 tokens"):
+            llm.embed(TokensPrompt([5] * 21))
+    with LLM(str(tmp_path), max_model_len=64, **OPTIONS) as llm:
+        assert llm.embed(TokensPrompt([5] * 64))[0].embedding
 
 
 def test_without_a_norm_vectors_are_the_states(tmp_path) -> None:

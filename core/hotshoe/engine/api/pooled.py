@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
 
 from hotshoe.engine.api.engine import Engine
 from hotshoe.errors import EngineError, RequestError
 from hotshoe.text.pairs import pair_text
-from hotshoe.types import PoolingParams, Prompt, RequestOutput, TokensPrompt
+from hotshoe.types import (
+    EmbedsPrompt,
+    PoolingParams,
+    Prompt,
+    RequestOutput,
+    TextPrompt,
+    TokensPrompt,
+)
 from hotshoe.types.classes import ClassOutput, TokenVectors
 from hotshoe.types.late import LateInteraction
 
@@ -29,19 +37,28 @@ class PoolingVerbs:
         raise NotImplementedError
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: PoolingParams | None = None,
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> list[RequestOutput]:
         """Make one vector of each prompt, `output.embedding`. The order is that of the prompts.
 
         Args:
             prompts: One or several, each of up to `max_model_len` tokens.
             params: For all of them; default: what the model's authors chose.
+            prompt: What stands in front of each text.
+            prompt_name: The name of that in the model's files; default: their default, if any.
 
         Raises:
             RequestError: A prompt or parameter is bad, or the model makes no vectors; then none of
                 the prompts is run.
         """
-        return self._made(prompts, params or PoolingParams(), "embed")
+        lead = self.engine.info.instructions.chosen(prompt, prompt_name)
+        led = _led(prompts, lead) if lead else prompts
+        return self._made(led, params or PoolingParams(), "embed")
 
     def classify(
         self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
@@ -108,7 +125,8 @@ class PoolingVerbs:
         A model with a head of one class reads both texts of a pair at once. One of late interaction
         compares the vectors of their tokens: the score is the sum, over those of the query, of the
         largest product with one of the document. Of any other that makes vectors, the score is the
-        cosine of the angle between both, from -1 to 1.
+        cosine of the angle between both, from -1 to 1, or what the model's files name instead: the
+        product, or a distance, which is below 0.
 
         Raises:
             RequestError: The numbers of texts do not fit, a text is bad, or the model does neither.
@@ -126,9 +144,12 @@ class PoolingVerbs:
             return [output.probs[0] for output in self.classify(prompts)]
         if self.engine.info.late is not None:
             return self._compare_tokens(self.engine.info.late, left, right)
+        from hotshoe.models.similarity import similarity  # numpy, for those who need it
+
         vectors = [o.embedding or [] for o in self.embed([*left, *right], PoolingParams())]
+        name = self.engine.info.instructions.similarity
         ones = vectors[: len(left)] * (len(right) // len(left))
-        return [cosine(*pair) for pair in zip(ones, vectors[len(left) :], strict=True)]
+        return [similarity(name, *pair) for pair in zip(ones, vectors[len(left) :], strict=True)]
 
     def _compare_tokens(
         self, late: LateInteraction, left: list[str], right: list[str]
@@ -181,11 +202,15 @@ def _by_token(output: RequestOutput) -> TokenVectors:
     return TokenVectors(output.request_id, output.prompt, ids, rows)
 
 
-def cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the cosine of the angle between two vectors, 0 where one has no length."""
-    product = sum(a * b for a, b in zip(one, other, strict=True))
-    length = math.hypot(*one) * math.hypot(*other)
-    return max(-1.0, min(1.0, product / length)) if length else 0.0
+def _led(prompts: Prompt | Sequence[Prompt], lead: str) -> Prompt | Sequence[Prompt]:
+    """Return prompts with something in front of each text; token ids stay as they are."""
+    if isinstance(prompts, str):
+        return lead + prompts
+    if isinstance(prompts, TextPrompt):
+        return replace(prompts, text=lead + prompts.text)
+    if isinstance(prompts, (TokensPrompt, EmbedsPrompt, Mapping)):
+        return prompts
+    return [cast(Prompt, _led(one, lead)) for one in prompts]
 
 
 def _listed(texts: str | Sequence[str]) -> list[str]:

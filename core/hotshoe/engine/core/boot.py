@@ -25,6 +25,7 @@ from hotshoe.executor import WorkerInfo
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.modules import read_projection
 from hotshoe.models.pooling import read_classifier
+from hotshoe.models.sentences import read_instructions
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import Decision
@@ -33,6 +34,7 @@ from hotshoe.text.chat_template import read_template
 from hotshoe.text.late import read_late
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.text.tokenizer_files import json_object
+from hotshoe.types.instructions import Instructions
 
 _log = logging.getLogger(__name__)
 #: The hook that names templates of models that have none.
@@ -124,9 +126,10 @@ def _describe(
         classifier = replace(read_classifier(setup.model_config), kind=found.class_pooling)
     projection = read_projection(setup.model_config)
     by_token = projection is not None and projection.by_token
+    path = setup.model_config.path
     return EngineInfo(
         config=setup.config,
-        model_path=str(setup.model_config.path),
+        model_path=str(path),
         vocab_size=found.vocab_size,
         num_blocks=sum(workers.num_blocks),
         eos_token_ids=setup.model_config.eos_token_ids,
@@ -143,7 +146,8 @@ def _describe(
         hidden_size=found.hidden_size,
         vector_size=found.hidden_size if projection is None or by_token else projection.size,
         token_size=projection.size if projection is not None and by_token else found.hidden_size,
-        late=read_late(setup.model_config.path, tokenizer) if by_token else None,
+        late=read_late(path, tokenizer) if by_token else None,
+        instructions=read_instructions(path) if pooling else Instructions(),
         pooling=pooling,
         classifier=classifier,
         arguments=declared_arguments(setup.processors),

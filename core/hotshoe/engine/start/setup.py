@@ -23,12 +23,14 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.models.pooling import read_pooling
 from hotshoe.models.quantization import stored_quantization
+from hotshoe.models.sentences import read_length
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import HOOK_API, PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import Rendezvous, Selector, all_slots
+from hotshoe.text.late import find_late
 from hotshoe.types import Pooling
 from hotshoe.types.pooling import PoolingKind
 
@@ -117,7 +119,8 @@ class EngineSetup:
 
         builder, stored = self._builder(), self._format()
         builder = with_head(builder, self.config.speculative_config, self.plugins)
-        builder = with_projection(builder, self.config.load_format == "dummy")
+        random, late = self.config.load_format == "dummy", find_late(self.model_config)
+        builder = with_projection(builder, random, late)
         worker = TorchWorker(
             self.config,
             self.model_config,
@@ -352,7 +355,7 @@ def _model_changes(
     if model.whole_prompts:
         changes += _whole_changes(config, model)
     elif config.max_model_len is None:
-        changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
+        changes.append(Change("max_model_len", *_default_len(model)))
     if config.max_model_len is not None and config.max_model_len > model.longest_len:
         raise ConfigError(
             f"max_model_len {config.max_model_len} exceeds the model's {model.longest_len} "
@@ -378,8 +381,9 @@ def _whole_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
     """
     budget, length = config.max_num_batched_tokens, config.max_model_len
     why = "a step takes all of a prompt, as its tokens see later ones"
+    default, said = _default_len(model)
     if budget is None:
-        budget = max(length or model.max_model_len, DEFAULT_TOKEN_BUDGET)
+        budget = max(length or default, DEFAULT_TOKEN_BUDGET)
         changes = [Change("max_num_batched_tokens", budget, why)]
     elif length is not None and length > budget:
         raise ConfigError(
@@ -389,8 +393,17 @@ def _whole_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
     else:
         changes = []
     if length is None:
-        changes.append(Change("max_model_len", min(budget, model.max_model_len), why))
+        reason = said if default < model.max_model_len and default <= budget else why
+        changes.append(Change("max_model_len", min(budget, default), reason))
     return changes
+
+
+def _default_len(model: ModelConfig) -> tuple[int, str]:
+    """Return the longest prompt where the user says nothing, and the reason."""
+    own = read_length(model.path) if model.file is None else None
+    if own is not None and own < model.max_model_len:
+        return own, "max_seq_length of sentence-transformers' file"
+    return model.max_model_len, "the model's positions"
 
 
 def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]:

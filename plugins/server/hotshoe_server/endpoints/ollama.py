@@ -36,6 +36,7 @@ from hotshoe_server.extensions import Endpoint
 from hotshoe_server.fleet import state_of
 from hotshoe_server.forms import bounded_grammar
 from hotshoe_server.generation import check_answer, generate
+from hotshoe_server.pooling import Framed, cut
 from hotshoe_server.schemas.embeddings import EmbeddingRequest
 from hotshoe_server.schemas.ollama import (
     OllamaChat,
@@ -101,10 +102,14 @@ async def embed(call: Call, body: OllamaEmbed) -> dict[str, Any]:
     """Make vectors of texts, of whose ends what the context has no room for is left out."""
     model, served = _chosen(call, body.model)
     begun_ns, limit = time.monotonic_ns(), served.client.info.max_model_len
-    prompts = [await served.renderer.prompt(text, content=True) for text in body.texts()]
+    lead = served.client.info.instructions.chosen()
+    prompts = [await served.renderer.prompt(lead + text, content=True) for text in body.texts()]
+    if body.truncate:
+        tokenizer = served.renderer.tokenizer
+        prompts = [cut(tokenizer, Framed(p.token_ids), limit, end=False) for p in prompts]
     asked = EmbeddingRequest(
         model=served.name,
-        input=[p.token_ids[:limit] if body.truncate else p.token_ids for p in prompts],
+        input=[p.token_ids for p in prompts],
         dimensions=body.dimensions,
     )
     answer = await embeddings.embed(call, asked)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotshoe.models.late import max_sim
+from hotshoe.models.similarity import similarity
 from hotshoe.text.output_processor import floats
 from hotshoe.types import PoolingParams
 from hotshoe.types.late import LateInteraction
@@ -67,13 +68,16 @@ async def _scores(
     if (late := served.client.info.late) is not None:
         return await _late_scores(call, body, late, names, left, right)
     texts = [(name, text) for name, side in zip(names, (left, right), strict=True) for text in side]
-    found = ((name, text_source(served.renderer, body, text)) for name, text in texts)
-    params = PoolingParams(normalize=True, use_activation=body.use_activation)
+    info, render = served.client.info, served.renderer
+    lead = body.lead(info.instructions)
+    found = ((name, text_source(render, body, text, lead)) for name, text in texts)
+    normalize = True if info.instructions.similarity == "cosine" else None
+    params = PoolingParams(normalize=normalize, use_activation=body.use_activation)
     made, count = await vectors(call, body, found, params)
-    rows = [np.frombuffer(one, "<f4").astype(np.float64) for one in made]
+    rows = [np.frombuffer(one, "<f4") for one in made]
     ones = rows[: len(left)] * (len(right) // len(left))
     sides = zip(ones, rows[len(left) :], strict=True)
-    return [float(np.clip(one @ other, -1, 1)) for one, other in sides], count
+    return [similarity(info.instructions.similarity, *side) for side in sides], count
 
 
 async def _late_scores(

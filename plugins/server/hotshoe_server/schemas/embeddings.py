@@ -9,6 +9,7 @@ from pydantic import Field
 
 from hotshoe.errors import RequestError
 from hotshoe.types import PoolingParams
+from hotshoe.types.instructions import Instructions
 from hotshoe_server.schemas.base import Schema, ShortText, Variables, Wishes
 from hotshoe_server.schemas.chat import Conversation
 from hotshoe_server.schemas.fields import PromptTokens, RequestId, Side
@@ -46,8 +47,16 @@ class PooledRequest(Schema):
             request_id=self.request_id,
             cache_salt=self.cache_salt,
             prompt_tokens=self.truncate_prompt_tokens,
-            keeps_end=self.truncation_side != "right",
+            keeps_end=self.truncation_side == "left",
         )
+
+    def lead(self, instructions: Instructions) -> str:
+        """Return what stands in front of each text.
+
+        Raises:
+            RequestError: The model has no such prompt.
+        """
+        return instructions.chosen()
 
 
 class TextRequest(PooledRequest):
@@ -99,6 +108,10 @@ class TextRequest(PooledRequest):
 class VectorForm(TextRequest):
     """How vectors are to be made and written."""
 
+    #: What stands in front of each text: itself, by its name in the model's files, or by the use.
+    prompt: Annotated[str, Field(max_length=65536)] | None = None
+    prompt_name: ShortText | None = None
+    input_type: ShortText | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
@@ -108,6 +121,20 @@ class VectorForm(TextRequest):
     padding: Literal["do_not_pad"] | None = None
     embed_dtype: Literal["float32"] | None = None
     endianness: Literal["native", "little"] | None = None
+
+    def lead(self, instructions: Instructions) -> str:
+        """See `PooledRequest`.
+
+        Raises:
+            RequestError: Also where there are no texts.
+        """
+        chosen = instructions.chosen(self.prompt, self.prompt_name, self.input_type)
+        texts = self.input if isinstance(self.input, list) else [self.input]
+        if not all(isinstance(one, str) for one in texts):
+            for name in ("prompt", "prompt_name"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name} stands in front of texts of input alone", name)
+        return chosen
 
     def normalized(self) -> bool | None:
         """Return whether vectors are to be normalized; None where nobody says.

@@ -63,8 +63,8 @@ def test_texts_are_cut(http) -> None:
     def cut(**fields) -> list[float]:
         return http.post(PATH, input=[5, 6, 7], **fields).json()["data"][0]["embedding"]
 
-    assert cut(truncate_prompt_tokens=2) == [6, 7]
-    assert cut(truncate_prompt_tokens=2, truncation_side="right") == [5, 6]
+    assert cut(truncate_prompt_tokens=2) == [5, 6]
+    assert cut(truncate_prompt_tokens=2, truncation_side="left") == [6, 7]
     long = http.post(PATH, input=[1] * 600, truncate_prompt_tokens=-1).json()
     assert long["usage"]["prompt_tokens"] == 512
 

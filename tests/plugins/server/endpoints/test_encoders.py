@@ -78,6 +78,10 @@ def served(request, tmp_path_factory) -> Iterator[tuple[AsyncEngine, transformer
     model.save_pretrained(path)
     write_tokenizer(path)
     made = (model, colbert(path)) if late else model
+    if request.param == "BertModel":
+        prompts = {"query": "the fox ", "passage": "while ", "sts": ""}
+        written = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "dot"}
+        (path / "config_sentence_transformers.json").write_text(json.dumps(written))
     pooling = "mean" if request.param == "BertModel" else None
     engine = AsyncEngine(EngineConfig(str(path), platform="cpu", dtype="float32", pooling=pooling))
     yield engine, made
@@ -152,7 +156,56 @@ def test_a_longer_text_than_positions_is_refused_or_cut(app, served) -> None:
         400,
         "context_length_exceeded",
     )
-    assert app.post("/v1/embeddings", input=long, truncate_prompt_tokens=-1).is_success
+    model = served[1]
+    for count, text in ((-1, ["bear"] * 30), (5, ["bear"] * 3)):
+        [made] = app.post("/v1/embeddings", input=long, truncate_prompt_tokens=count).json()["data"]
+        vector = made_by(model, " ".join(text)).mean(0)  # the last token is a separator
+        assert made["embedding"] == near(vector / vector.norm())
+
+
+@of("BertModel")
+@pytest.mark.parametrize(
+    ("asked", "lead"),
+    [
+        ({}, ""),
+        ({"prompt_name": "query"}, "the fox "),
+        ({"prompt": "a bear "}, "a bear "),
+        ({"input_type": "query"}, "the fox "),
+        ({"input_type": "search_document"}, "while "),
+        ({"input_type": "clustering"}, ""),
+    ],
+    ids=str,
+)
+def test_a_prompt_stands_in_front_of_texts(app, served, asked, lead) -> None:
+    answer = app.post("/v1/embeddings", input=TEXTS, **asked).json()
+    for text, found in zip(TEXTS, answer["data"], strict=True):
+        vector = made_by(served[1], lead + text).mean(0)
+        assert found["embedding"] == near(vector / vector.norm())
+
+
+@of("BertModel")
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"input": "a", "prompt_name": "no"}, "prompt_name"),
+        ({"input": "a", "input_type": "image"}, "input_type"),
+        ({"input": [7, 8], "prompt": "a"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "a"}], "prompt_name": "query"}, "prompt_name"),
+    ],
+    ids=str,
+)
+def test_prompts_that_cannot_be(app, asked, field) -> None:
+    refused = app.post("/v1/embeddings", **asked)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
+@of("BertModel")
+def test_texts_compare_as_the_files_say(app, served) -> None:
+    query, model = "a fox", served[1]
+    one, *others = (made_by(model, text).mean(0) for text in (query, *TEXTS))
+    wanted = [(one @ other / one.norm() / other.norm()).item() for other in others]
+    scores = app.post("/score", text_1=query, text_2=TEXTS).json()["data"]
+    assert [found["score"] for found in scores] == pytest.approx(wanted, abs=1e-4)
 
 
 @of("BertForSequenceClassification")
