@@ -99,7 +99,7 @@ def build_glm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = with_expert_defaults(config, GLM_DEFAULTS)
     layers = layer_specs(config, ctx, partial_rotary=True)
     names = {"names": QWEN3_NAMES} if flag(config, "use_qk_norm") else {}
-    return _decoder(config, ctx, layers, **names)
+    return moe_decoder(config, ctx, layers, **names)
 
 
 def build_dots(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -109,7 +109,7 @@ def build_dots(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     types = layer_types(config, lambda i: SLIDING if window is not None and i >= first else FULL)
     bias = flag(config, "attention_bias")
     layers = layer_specs(config, ctx, types, window)
-    return _decoder(config, ctx, layers, o_bias=bias, names=QWEN3_NAMES)
+    return moe_decoder(config, ctx, layers, o_bias=bias, names=QWEN3_NAMES)
 
 
 def build_solar(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -118,12 +118,13 @@ def build_solar(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = with_expert_defaults(config, SOLAR_DEFAULTS)
     config = replace(config, values={**config.values, **every})
     layers = layer_specs(config, ctx, partial_rotary=True, default_theta=SOLAR_THETA)
-    return _decoder(config, ctx, layers)
+    return moe_decoder(config, ctx, layers)
 
 
-def _decoder(
+def moe_decoder(
     config: ModelConfig, ctx: BuildContext, layers: tuple[LayerSpec, ...], **differences: Any
 ) -> DenseDecoder:
+    """Build a decoder of these layers, of which those behind the first dense ones have experts."""
     shared = 0 if config.get("n_shared_experts") is None else count(config, "n_shared_experts")
     shared *= config.size("moe_intermediate_size")
     router = grouped_router(config)

@@ -135,6 +135,8 @@ ARCHITECTURES = {
     "Jais2ForCausalLM": "hotshoe_models.llamas:build_jais2",
     "MellumForCausalLM": "hotshoe_models.mellum:build",
     "MiniCPM3ForCausalLM": "hotshoe_models.minicpm3:build",
+    "SarvamMLAForCausalLM": "hotshoe_models.sarvam:build_mla",
+    "SarvamMoEForCausalLM": "hotshoe_models.sarvam:build",
     "SolarOpenForCausalLM": "hotshoe_models.glm_moe:build_solar",
     # Without an output matrix, as models that make embeddings are published.
     "Glm4vMoeTextModel": "hotshoe_models.glm_vl:build_moe",

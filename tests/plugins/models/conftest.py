@@ -1961,6 +1961,36 @@ VARIANTS += [
         **STEP_SEEING,
     ),
 ]
+VARIANTS += [
+    Variant(
+        "sarvam-moe",
+        "SarvamMoE",
+        {
+            **EXPERTS,
+            "num_experts": 6,
+            "num_shared_experts": 1,
+            "head_dim": 16,
+            "use_qkv_bias": True,
+            "rope_theta": 300.0,
+        },
+        raw=True,
+        end_to_end=True,
+    ),
+    Variant(
+        "sarvam-mla",
+        "SarvamMLA",
+        {
+            **without(LATENT, "q_lora_rank"),
+            **EXPERTS,
+            "first_k_dense_replace": 1,
+            "num_experts": 6,
+            "num_shared_experts": 1,
+            "head_dim": 40,
+            "rope_scaling": {**without(YARN_ROPE, "rope_type"), "type": "deepseek_yarn"},
+        },
+        raw=True,
+    ),
+]
 GLIMMER_SEEING = {
     "whole": {"vision_config": TOWER, "projector_hidden_size": 32, "out_hidden_size": 64}
 }
@@ -2480,6 +2510,7 @@ PUBLISHED = {"Qwen3VLMoe": _transposed, "Kimi_K25": _as_layers}
 BY_SDPA = {"falcon-rw"}
 #: Classes that compute families, which have no code of their own.
 COMPUTED = dict.fromkeys(("InternLM3", "IQuestCoder"), "LlamaForCausalLM")
+COMPUTED |= {"SarvamMLA": "DeepseekV3ForCausalLM", "SarvamMoE": "Glm4MoeForCausalLM"}
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 TRAINED = {"original_max_position_embeddings": 32}
 OUTSIDE = {"Phi3": TRAINED, "Phi4Multimodal": TRAINED}
