@@ -13,10 +13,12 @@ from tests.e2e.test_speculation import GREEDY, SETTINGS, answers, check
 
 from hotshoe import LLM, GrammarSpec, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.layers import ForwardBatch
 from hotshoe.plugins import PluginManager
 from hotshoe.runner.runner import Runner
 from hotshoe.speculation.drafting import Heads
 from hotshoe.speculation.proposer import Wanted
+from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.eagle import Eagle3Head, EagleHead
 from hotshoe_models.medusa import MedusaHeads
 
@@ -134,6 +136,23 @@ def test_answers_are_those_without_drafts(
         check(answers(llm), expected)
         check(answers(llm), expected)  # now with a warm cache
         assert llm.stats().num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize(("method", "wants_all"), [("eagle", True), ("eagle3", False)])
+def test_final_states_are_computed_where_somebody_reads_them(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, method: str, wants_all: bool
+) -> None:
+    wanted: list[torch.Tensor | None] = []
+    forward = DenseDecoder.forward
+
+    def spy(self: DenseDecoder, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        wanted.append(batch.outputs_at)
+        return forward(self, hidden, batch)
+
+    with pair(method).open(enforce_eager=True) as llm:
+        monkeypatch.setattr(DenseDecoder, "forward", spy)
+        llm.generate(TokensPrompt(range(20)), GREEDY)
+    assert wanted[0] is None if wants_all else wanted[0].tolist() == [19]
 
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3"])

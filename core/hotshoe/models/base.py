@@ -201,3 +201,15 @@ class HeadBuilder(Protocol):
             CheckpointError: The configuration is incomplete or asks for something unknown.
         """
         ...
+
+
+@runtime_checkable
+class TappedModel(DraftingModel, Protocol):
+    """A model whose head reads states of every token, but the final ones of none: `forward` returns
+    a row for every token, and final states in the rows at `outputs_at` alone.
+
+    Attributes:
+        tapped: Layers in front of which those states are.
+    """
+
+    tapped: Sequence[int]

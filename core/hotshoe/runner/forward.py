@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.layers.context import BetweenPieces
-from hotshoe.models.base import GENERATE, Model
+from hotshoe.models.base import GENERATE, Model, TappedModel
 from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.ahead import Ahead, Tables
 from hotshoe.runner.graphs import Pieces
@@ -69,7 +69,7 @@ class Forward:
     ) -> None:
         self._model, self._tables, self._peers = model, tables, peers
         self._adapters, self._pieces = adapters, pieces
-        self._is_last = peers.mesh.pp.is_last
+        self._is_last, self._tapped = peers.mesh.pp.is_last, isinstance(model, TappedModel)
         self.ahead: Ahead | None = None
 
     def __call__(
@@ -93,7 +93,7 @@ class Forward:
             positions=staged.positions[own],
             shape=shape,
             views=views,
-            outputs_at=None if every or self.ahead is not None else staged.sample_at,
+            outputs_at=None if every or (self.ahead and not self._tapped) else staged.sample_at,
         )
         if hidden is None:
             hidden = self._model.embed(self._tables.tokens[staged.token_index[own]])

@@ -164,6 +164,7 @@ class TappedDecoder:
         draft_head: What reads them; None before the last stage.
 
     Attributes:
+        tapped: The chosen layers.
         entering_size: Columns of what the stage before hands on.
     """
 
@@ -174,7 +175,7 @@ class TappedDecoder:
         self.vocab_size, self.hidden_size = model.vocab_size, model.hidden_size
         self.tasks, self.draft_head = model.tasks, draft_head
         self.embed, self.scale_embeddings = model.embed, model.scale_embeddings
-        self._model = model
+        self._model, self.tapped = model, layers
         self._kept: list[Tensor] = []
         for i in layers:
             if i in own:
@@ -184,9 +185,10 @@ class TappedDecoder:
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
         """Return [num_tokens, hidden_size * (1 + number of layers so far)]."""
         self._kept.clear()
-        assert batch.outputs_at is None, "a head reads states of all tokens"
-        size = self.hidden_size
+        size, wanted = self.hidden_size, batch.outputs_at
         found = self._model.forward(hidden[:, :size].contiguous(), batch)
+        if wanted is not None:  # the head reads no final states
+            found = found.new_zeros(len(hidden), size).index_copy_(0, wanted, found)
         found = torch.cat([found, hidden[:, size:], *self._kept], 1)
         self._kept.clear()
         return found
