@@ -18,7 +18,8 @@ from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES, FLAT
 #: How names of the other parts begin.
 OTHERS = (
     r"^(?:model\.)?(?:visual|vision_tower|vision_model|vision_embedder|vision_encoder|audio_tower|audio_encoder|audio_adapter|embed_vision|embed_audio"
-    r"|multi_modal_projector|mm_projector|connector|merger|patch_merge_mlp|vit_large_projector|vision_adapter|vision_projection)\.|^(?:model\.)?image_newline$"
+    r"|multi_modal_projector|mm_projector|connector|merger|patch_merge_mlp|vit_large_projector|vision_adapter|vision_projection"
+    r"|projector|vision_projector|aligner|visual_embeddings_table)\.|^(?:model\.)?image_newline$"
 )
 WHY = "the parts that see or hear: requests with images or audio are refused"
 

@@ -214,6 +214,17 @@ COMPOSITES = {
     "VoxtralForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
+    "DeepseekVLForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "HyperCLOVAXVisionV2ForConditionalGeneration": {"hyperclovax": "HyperCLOVAXForCausalLM"},
+    "Lfm3VlForConditionalGeneration": {"lfm3": "Lfm3ForCausalLM"},
+    "LlavaNextVideoForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+    },
+    "MiniCPMV4_7ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
+    "Ovis2ForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
+    "Qwen2AudioForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
+    "VideoLlama3ForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
 }
 #: Those whose published files have the text part's values at the top.
 FLAT = frozenset(

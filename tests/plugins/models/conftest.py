@@ -1991,6 +1991,66 @@ VARIANTS += [
         raw=True,
     ),
 ]
+VARIANTS += [
+    Variant(
+        "lfm3-seeing",
+        "Lfm3Vl",
+        {"model_type": "lfm3", **without(LFM3, "vocab_size")},
+        whole={"vision_config": TOWER},
+    ),
+    Variant(
+        "minicpm-seeing-7",
+        "MiniCPMV4_7",
+        {"model_type": "qwen3_5_text", **DELTA, "head_dim": 16, **UNTIED},
+        whole={"vision_config": TOWER},
+    ),
+    Variant(
+        "hyperclovax-seeing",
+        "HyperCLOVAXVisionV2",
+        {"model_type": "hyperclovax", "logits_scaling": 0.7, **UNTIED},
+        whole={"vision_config": {**QWEN_TOWER, "hidden_size": 32, "out_hidden_size": 64}},
+    ),
+    Variant(
+        "qwen2-hearing",
+        "Qwen2Audio",
+        {"model_type": "qwen2", **UNTIED},
+        whole={
+            "audio_config": {
+                "d_model": 32,
+                "encoder_layers": 1,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 32,
+                "num_mel_bins": 8,
+                "max_source_positions": 8,
+            }
+        },
+    ),
+    Variant(
+        "ovis2",
+        "Ovis2",
+        {"model_type": "qwen2", **UNTIED},
+        whole={
+            "vision_config": {**TOWER, "vocab_size": 32},
+            "hidden_size": 64,
+            "vocab_size": VOCAB,
+        },
+    ),
+    *(
+        Variant(
+            f"llama-in-{name}",
+            name,
+            {"model_type": "llama", **UNTIED},
+            whole={"vision_config": TOWER},
+        )
+        for name in ("DeepseekVL", "LlavaNextVideo")
+    ),
+    Variant(
+        "qwen2-in-VideoLlama3",
+        "VideoLlama3",
+        {"model_type": "qwen2", **UNTIED},
+        whole={"vision_config": TOWER},
+    ),
+]
 GLIMMER_SEEING = {
     "whole": {"vision_config": TOWER, "projector_hidden_size": 32, "out_hidden_size": 64}
 }
