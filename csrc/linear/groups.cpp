@@ -17,7 +17,7 @@ namespace {
 // Rows of x up to which unpacking W costs more than it saves: fewer where pairs of bfloat16 are
 // multiplied at once.
 #ifdef __AVX512BF16__
-constexpr int64_t kMaxDirectNarrowRows = 6;
+constexpr int64_t kMaxDirectNarrowRows = 4;
 #else
 constexpr int64_t kMaxDirectNarrowRows = 16;
 #endif
@@ -28,8 +28,8 @@ constexpr int kTileRows = VL == kBlockRows ? 4 : 2, kChains = VL == kBlockRows ?
 // Waking another thread pays from about so many bytes of W.
 constexpr int64_t kMinThreadBytes = 64 * 1024;
 constexpr int64_t kChunksPerThread = 8;
-// Unpacked blocks stay in a second-level cache until they are multiplied.
-constexpr int64_t kUnpackedBytes = 1024 * 1024;
+// Unpacked blocks stay near a core until they are multiplied, and are enough to be worth a call.
+constexpr int64_t kUnpackedBytes = 2048 * 1024;
 
 typedef uint32_t UintLanes __attribute__((vector_size(VL * 4)));
 

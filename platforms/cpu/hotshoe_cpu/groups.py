@@ -2,7 +2,7 @@
 
 Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
 as it is. A few rows are multiplied by weights as they come out of their bits, with sums in float32:
-up to 16, or 6 of bfloat16 on processors that multiply pairs of it. For more rows weights become
+up to 16, or 4 of bfloat16 on processors that multiply pairs of it. For more rows weights become
 plain numbers of the model's type, some at a time.
 """
 

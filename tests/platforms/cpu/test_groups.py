@@ -72,10 +72,10 @@ def test_as_the_reference(
         tensors = drawn(rng, spec, signed)
         reference.load(tensors)
         actual.load(tensors)
-        for x in (torch.randn(m, 100, generator=rng).to(getattr(torch, dtype)) for m in (1, 7, 20)):
+        for x in (torch.randn(m, 100, generator=rng).to(getattr(torch, dtype)) for m in (1, 5, 20)):
             want, got = reference(x[:, :96]), actual(x[:, :96])
             size = x[:, :96].double().abs() @ magnitude(reference).T + 1
-            unit = 2.0**-8 if dtype == "bfloat16" and len(x) > 6 else 2.0**-20
+            unit = 2.0**-8 if dtype == "bfloat16" and len(x) > 4 else 2.0**-20
             assert ((got - want).abs() <= unit * size).all()
 
 
