@@ -225,9 +225,14 @@ def stored_alike(
     if any(stored != found[0] for stored in found):
         if format.unpack is not None:
             return PLAIN, None
-        names = " and ".join(name for name, _ in parts)
-        raise CheckpointError(f"{names} are multiplied together, but stored in different forms")
+        raise stored_otherwise(parts)
     return (PLAIN, None) if found[0] is None else (format, found[0])
+
+
+def stored_otherwise(parts: Sequence[tuple[str, int]]) -> CheckpointError:
+    """Return the error about matrices in several forms that one product multiplies."""
+    names = " and ".join(name for name, _ in parts)
+    return CheckpointError(f"{names} are multiplied together, but stored in different forms")
 
 
 def bias_spec(size: int, share: Share) -> TensorSpec:

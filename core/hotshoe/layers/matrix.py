@@ -22,6 +22,7 @@ from hotshoe.layers.formats import (
     TensorSpec,
     bias_spec,
     stored_alike,
+    stored_otherwise,
 )
 from hotshoe.layers.linear_adapters import AdaptedLinear, adapted_linear
 from hotshoe.layers.magnitudes import Base
@@ -156,7 +157,7 @@ class Matrix:
             holder: Who keeps them.
             prefix: Of their names in the holder's state.
         """
-        wanted = [self._tensors(*part) for part in self.shares()]
+        wanted = self._wanted()
         names = [
             f"{name}.{kind}" for (name, _), w in zip(self._parts, wanted, strict=True) for kind in w
         ]
@@ -174,6 +175,19 @@ class Matrix:
                 if self._transposed and kind == "weight":
                     sink, shape = _turned(sink), shape[::-1]
                 ctx.weights.expect(full, shape, sink, spec.dtypes, place)
+
+    def _wanted(self) -> list[dict[str, TensorSpec]]:
+        """Return the tensors of each matrix that all of them have, such as weights and scales.
+
+        A scale of x that only some have is of no use to a kernel for all.
+
+        Raises:
+            CheckpointError: Their numbers go by several names.
+        """
+        found = [self._tensors(*part) for part in self.shares()]
+        if len({next(iter(specs)) for specs in found}) > 1:
+            raise stored_otherwise(self._parts)
+        return [{k: s for k, s in specs.items() if all(k in o for o in found)} for specs in found]
 
     def takes_adapters(self, ctx: BuildContext) -> bool:
         """Tell whether adapters may change any of its matrices."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.fp4 import EXPONENTS, power
@@ -85,6 +87,8 @@ class Elements:
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Return the tensors under the names of `LinearOp.load`."""
         made = dict(tensors)
+        if self.weight.format == "int4":
+            _check_range(layer, made["weight"])
         scales = made.pop(self.scale)
         scales = [power(scale) for scale in scales] if self.exponents else scales
         made["weight_scale"] = finite(layer, self.scale, scales)
@@ -94,6 +98,20 @@ class Elements:
         if "input_scale" in made:
             made["input_scale"] = positive(layer, "input_scale", made["input_scale"])
         return made
+
+
+def _check_range(layer: str, parts: Sequence[Tensor]) -> None:
+    """Refuse integers of more than four bits, which would spill into their neighbors.
+
+    Raises:
+        CheckpointError: There are some.
+    """
+    for part in parts:
+        if part.numel() and not -8 <= int(part.min()) <= int(part.max()) <= 7:
+            raise CheckpointError(
+                f"{layer}.weight, or that of a matrix stacked with it, has integers beyond -8 to "
+                "7, though quantization_config means four bits; export the checkpoint again"
+            )
 
 
 #: OCP's 8-bit floats with an exponent for 32 of them. x stays as it is, nearer to the product.

@@ -130,3 +130,10 @@ def test_scales_of_another_shape_are_refused() -> None:
         ctx.weights.feed("a.weight_scale", torch.ones(4))
     with pytest.raises(CheckpointError, match="of type int8, but float8_e4m3fn is expected"):
         ctx.weights.feed("a.weight", torch.ones(8, 8, dtype=torch.int8))
+
+
+def test_integers_of_more_than_four_bits() -> None:
+    weight = torch.tensor([[0, 8]], dtype=torch.int8)
+    scheme = Elements(QuantSpec("int4", "channel"))
+    with pytest.raises(CheckpointError, match=r"a\.weight.* beyond -8 to 7"):
+        scheme.canonical("a", {"weight": [weight], "weight_scale": [torch.ones(1, 1)]})

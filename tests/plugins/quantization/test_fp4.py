@@ -177,6 +177,33 @@ def written(kind: str, x_scale: float) -> tuple[Mapping[str, Tensor], Tensor]:
     return tensors, torch.cat(dense)
 
 
+def test_a_scale_of_x_that_one_of_two_has_is_left_out() -> None:
+    tensors, dense = written("modelopt", 0.1)
+    lacking = {name: t for name, t in tensors.items() if name != f"{LAYER}.input_scale"}
+    found = modelopt()
+    found.survey(lacking)
+    ctx = context(found)
+    ctx.weights.follow(found)
+    layer = layer_of(ctx)
+    for name, tensor in lacking.items():
+        if ctx.weights.wants(name):
+            ctx.weights.feed(name, tensor)
+    ctx.weights.check_complete()
+    x = torch.randn(5, 64)
+    torch.testing.assert_close(layer(x), x @ dense.T, rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_that_go_by_two_names_are_refused() -> None:
+    eight = {"weights": weights(8, "int", "channel", None)}
+    groups = {
+        "a": {"targets": ["re:.*gate_proj"], "format": "pack-quantized", **eight},
+        "b": {"targets": ["re:.*up_proj"], "format": "int-quantized", **eight},
+    }
+    found = compressed_tensors.read(compressed("mixed", {}, config_groups=groups))
+    with pytest.raises(CheckpointError, match="up_proj are multiplied together, but stored in"):
+        layer_of(context(found))
+
+
 @pytest.mark.parametrize(
     ("options", "chosen"),
     [
