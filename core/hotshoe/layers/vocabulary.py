@@ -14,7 +14,7 @@ from hotshoe.layers.ends import AdaptedEmbedding, AdaptedLogits
 from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.split import split_padded
-from hotshoe.layers.weights import Place
+from hotshoe.layers.weights import HOST, Place
 from hotshoe.slots import EmbeddingOp, EmbeddingSpec, renewed
 
 
@@ -48,8 +48,7 @@ class Embedding:
         ctx.weights.expect(f"{name}.weight", (num_embeddings, size), self._take, place=place)
         self._adapted: AdaptedEmbedding | None = None
         if adapts and ctx.adapters is not None:
-            shape = (num_embeddings, size)
-            self._adapted = AdaptedEmbedding(ctx, name, shape, scale)
+            self._adapted = AdaptedEmbedding(ctx, name, (num_embeddings, size), scale)
 
     def _take(self, tensor: Tensor) -> None:
         # At first the checkpoint's own pages, where they serve: writing to them makes them private.
@@ -93,13 +92,14 @@ class Logits:
         self._vocab_size = vocab_size
         outputs = split_padded(vocab_size, ctx.rank, ctx.size)
         parts = [(name, vocab_size)]
+        # Kernels of the host copy a tied matrix anyway; elsewhere packed ones are not measured.
+        quantize &= name == (adapted or name) or torch.device(ctx.device).type == HOST.type
         matrix = Matrix(ctx, parts, hidden_size, bias=bias, quantize=quantize, outputs=outputs)
         self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._communicator, self._size = ctx.communicator, ctx.size
         self._adapted: AdaptedLogits | None = None
         if adapted and ctx.adapters is not None:
-            shape = (vocab_size, hidden_size)
-            self._adapted = AdaptedLogits(ctx, adapted, shape, outputs, bias)
+            self._adapted = AdaptedLogits(ctx, adapted, (vocab_size, hidden_size), outputs, bias)
             if name != adapted:
                 ctx.adapters.shared.add(name)
 

@@ -283,6 +283,10 @@ class WeightTable:
         given = set(names)
         if not given:
             raise CheckpointError("the update holds no tensor that this model uses")
+        held: dict[str, set[str]] = {}  # forms in which the numbers of a matrix are wanted
+        for name, known in self.expected.items():
+            if any(place is not None and place.numbers for place in known.places):
+                held.setdefault(_matrix(name), set()).add(name)
         for name in given:
             for place in self.expected[name].places:
                 if place is None or place.holder.state is None:
@@ -291,7 +295,7 @@ class WeightTable:
                         f"{name} cannot be replaced in place: {who} does not tell its state; "
                         "start the engine anew"
                     )
-                if missing := set(place.needs) - given:
+                if missing := {*place.needs, *held.get(_matrix(name), ())} - given:
                     raise CheckpointError(
                         f"the update holds {name} but not {_listed(missing)}, "
                         f"which {_called(place.holder)} takes together with it"
@@ -316,6 +320,11 @@ class WeightTable:
                     storage = _memory(tensor)
                     storages[storage.data_ptr()] = storage
         return list(storages.values())
+
+
+def _matrix(name: str) -> str:
+    """Return a tensor's name without its last part."""
+    return name.rpartition(".")[0]
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage:

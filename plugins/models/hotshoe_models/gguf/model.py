@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hotshoe.loader.sources import TensorSource
     from hotshoe_models.gguf.storage import Packed
 
-#: Rows of it are looked up, also where it is the output matrix, too.
+#: Rows of it are looked up as plain numbers, also where it is the output matrix, too.
 EMBEDDING = "model.embed_tokens.weight"
 SUFFIX = ".gguf"
 MAX_PARTS = 1000

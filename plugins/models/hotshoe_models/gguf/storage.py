@@ -1,7 +1,8 @@
 """How the matrices of a GGUF model may stay packed: as integers with scales by group.
 
 Every type of blocks is such a form, exactly. Where no kernel of the platform takes it, or matrices
-that are multiplied together have different ones, layers ask for plain numbers instead.
+that are multiplied together have different ones, layers ask for plain numbers instead. A matrix
+whose rows are looked up as well, as a tied embedding is, has its blocks under a name of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from hotshoe_models.gguf.blocks import PARTS
 from hotshoe_models.gguf.types import TYPES, BlockType
 
 BYTES = frozenset({torch.uint8})
+#: The last part of a tensor's name: as layers have it, and of blocks beside plain numbers.
+WEIGHT, BLOCKS = "weight", "blocks"
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
 #: Bits of an integer, how many share a scale, and whether nothing is added to them.
 _FORMS = {
@@ -54,7 +57,8 @@ class Packed(WeightFormat):
     online = False
 
     def __init__(self, kinds: Mapping[str, str], plain: frozenset[str]) -> None:
-        self._kinds = {n: kind for n, kind in kinds.items() if kind in FORMS and n not in plain}
+        self._kinds = {name: kind for name, kind in kinds.items() if kind in FORMS}
+        self._plain = plain
         self._inputs: dict[str, int] = {}
         self.kept: set[str] = set()
 
@@ -74,23 +78,27 @@ class Packed(WeightFormat):
             )
         columns = slice(*(at // kind.values * kind.nbytes for at in (begin, end)))
         self._inputs[layer] = end - begin
-        self.kept.add(name)
+        part = self._part(layer)
+        self.kept.add(f"{layer}.{part}")
         pieces = tuple((rows, columns) for rows in share.rows)
         whole = (shape[0], shape[1] // kind.values * kind.nbytes)
-        return {"weight": TensorSpec(whole, pieces, BYTES, share.padding)}
+        return {part: TensorSpec(whole, pieces, BYTES, share.padding)}
 
     def unpack(self, layer: str) -> None:
         """Hear that a layer takes plain numbers."""
-        self.kept.discard(f"{layer}.weight")
+        self.kept.discard(f"{layer}.{self._part(layer)}")
+
+    def _part(self, layer: str) -> str:
+        return BLOCKS if f"{layer}.{WEIGHT}" in self._plain else WEIGHT
 
     def canonical(
         self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
     ) -> Mapping[str, Sequence[Tensor]]:
         """Return integers, scales and zero points."""
         form = FORMS[self._kinds[f"{layer}.weight"]]
-        inputs = self._inputs[layer]
-        parts = [_taken_apart(layer, rows, form, inputs) for rows in tensors["weight"]]
-        made = {name: pieces for name, pieces in tensors.items() if name != "weight"}
+        inputs, part = self._inputs[layer], self._part(layer)
+        parts = [_taken_apart(layer, rows, form, inputs) for rows in tensors[part]]
+        made = {name: pieces for name, pieces in tensors.items() if name != part}
         made |= {"weight": [q for q, _, _ in parts], "weight_scale": [d for _, d, _ in parts]}
         if not form.symmetric:
             made["weight_zero_point"] = [zero for _, _, zero in parts]

@@ -14,6 +14,7 @@ from hotshoe.loader.sources import Stored
 from hotshoe_models.gguf.blocks import dequantize
 from hotshoe_models.gguf.families import Family
 from hotshoe_models.gguf.header import Header, TensorInfo
+from hotshoe_models.gguf.storage import BLOCKS, WEIGHT
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 #: Of all experts of a model; the largest known has a quarter of that.
@@ -103,7 +104,12 @@ class Tensors:
     ) -> None:
         self._family, self._config, self._dtype = family, config, dtype
         self._packed = packed
-        self._home = places_of(headers, family)
+        self._home: dict[str, Place] = {}
+        for name, place in places_of(headers, family).items():
+            blocks = f"{name.removesuffix(WEIGHT)}{BLOCKS}"
+            if blocks in packed:  # before the same tensor's plain numbers, behind which it goes
+                self._home[blocks] = place
+            self._home[name] = place
 
     def names(self) -> Iterable[str]:
         """Return the checkpoint's names, file by file, each in the order of its data."""
@@ -121,7 +127,7 @@ class Tensors:
     def taken(self, name: str) -> None:
         """Let go of the file's pages up to there."""
         place = self._home[name]
-        if place.is_last:
+        if place.is_last and not name.endswith(f".{BLOCKS}"):
             place.header.release_through(place.name)
 
     def stored(self, name: str) -> Stored:

@@ -63,11 +63,16 @@ def test_ranks_get_whole_blocks() -> None:
         packed.tensors(DOWN, (ROWS, COLUMNS), shares[1])
 
 
-def test_what_is_wanted_plain_is_not_packed() -> None:
+def test_what_is_wanted_plain_has_blocks_of_another_name() -> None:
     kinds = {"a.weight": "Q8_0", "b.weight": "F16", "c.weight": "Q8_0"}
     packed = Packed(kinds, frozenset({"c.weight"}))
-    assert packed.storage("a", (4, 32)) is not None
-    assert all(packed.storage(name, (4, 32)) is None for name in ("b", "c", "d"))
+    assert packed.storage("b", (4, 32)) is packed.storage("d", (4, 32)) is None
+    whole = Share((slice(0, 4),), slice(0, 32))
+    assert [*packed.tensors("a", (4, 32), whole)] == ["weight"]
+    assert [*packed.tensors("c", (4, 32), whole)] == ["blocks"]
+    assert packed.kept == {"a.weight", "c.blocks"}
+    packed.unpack("c")
+    assert packed.kept == {"a.weight"}
 
 
 class Kernel(Reference):
