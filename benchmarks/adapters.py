@@ -1,11 +1,12 @@
 """Tokens a second of streams over adapters, by turns with the same streams over the model alone.
 
 Run: python benchmarks/adapters.py benchmarks/models/qwen3-0.6b [--streams N] [--adapters N]
-     [--matrices q_proj,v_proj] [--requests N] [--registered N] [FIELD=VALUE ...]
+     [--matrices q_proj,v_proj] [--requests N] [--registered N] [--vary] [FIELD=VALUE ...]
 
 Dummy weights, and random adapters of every matrix of attention and MLP, or of those that are named.
 With --registered, more adapters are loaded than the device holds, and in one more case each request
-takes another one of them: so many requests as --requests says, of which --streams run at once.
+takes another one of them: so many requests as --requests says, of which --streams run at once. They
+end together, or with --vary one by one. In the case before, adapters are there when a run begins.
 Prints medians, and the median of the turns' ratios. FIELD=VALUE are fields of `EngineConfig`. Both
 engines share a device, so say there what each has for its cache: kv_cache_memory_bytes=8000000000.
 """
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--matrices", default="", help="names, with commas; default: all")
     parser.add_argument("--requests", type=int, default=0, help="default: as many as streams")
+    parser.add_argument("--vary", action="store_true", help="a half to three halves of --tokens")
     parser.add_argument("--registered", type=int, default=0, help="default: those of --adapters")
     args = parser.parse_intermixed_args()
     engine = {
@@ -86,23 +88,28 @@ def main() -> None:
         rates: dict[str, list[float]] = {case: [] for case in cases}
         for _ in range(args.turns + 1):  # the first one warms up
             for case, (llm, choose) in cases.items():
-                rates[case].append(rate(llm, choose(), args.tokens))
+                if case == "adapters":
+                    rate(llm, held[: args.adapters], 1)
+                rates[case].append(rate(llm, choose(), args.tokens, args.vary))
         base = rates["model alone"][1:]
         for case, found in rates.items():
             ratio = statistics.median(a / b for a, b in zip(found[1:], base, strict=True))
             print(f"{case}: {statistics.median(found[1:]):.0f} tokens/s, {ratio:.3f} of the model")
 
 
-def rate(llm: LLM, adapters: list[str | None], tokens: int) -> float:
-    """Return tokens a second over all streams."""
+def rate(llm: LLM, adapters: list[str | None], tokens: int, vary: bool = False) -> float:
+    """Return tokens a second over all streams, whose lengths may differ evenly."""
+    lengths = [
+        tokens // 2 + 37 * i % (tokens + 1) if vary else tokens for i in range(len(adapters))
+    ]
     prompts = [TokensPrompt([number + 1] * 8) for number in range(len(adapters))]
     params = [
-        SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, adapter=name)
-        for name in adapters
+        SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, adapter=name)
+        for name, length in zip(adapters, lengths, strict=True)
     ]
     begin = time.perf_counter()
     llm.generate(prompts, params)
-    return len(adapters) * tokens / (time.perf_counter() - begin)
+    return sum(lengths) / (time.perf_counter() - begin)
 
 
 def save(model: Model, folder: Path, rank: int, matrices: Sequence[str]) -> None:
