@@ -50,10 +50,14 @@ class Instructions:
             input_type: A key of `INPUT_TYPES`. A model without a prompt for it has its default.
 
         Raises:
-            RequestError: More than one of them is given, or the model has no such prompt.
+            RequestError: More than one of them is given, one is no text, or the model has no such
+                prompt.
         """
         asked = {"prompt": prompt, "prompt_name": name, "input_type": input_type}
         given = [field for field, value in asked.items() if value is not None]
+        for one in given:
+            if not isinstance(asked[one], str):
+                raise RequestError(f"{one} must be a text, not {asked[one]!r}", one)
         if len(given) > 1:
             raise RequestError(f"{given[0]} and {given[1]} exclude each other", given[1])
         if prompt is not None:

@@ -40,6 +40,7 @@ def test_a_model_without_prompts() -> None:
     [
         ({"name": "no"}, "it has: corpus, passage, query, sts", "prompt_name"),
         ({"input_type": "image"}, "'image' is unknown", "input_type"),
+        ({"prompt": 5}, "prompt must be a text, not 5", "prompt"),
         ({"prompt": "", "name": "sts"}, "prompt and prompt_name exclude", "prompt_name"),
         ({"name": "sts", "input_type": "query"}, "exclude each other", "input_type"),
     ],
