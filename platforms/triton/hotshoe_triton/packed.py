@@ -44,9 +44,12 @@ class PackedAttention:
     """See `hotshoe.slots.PackedAttentionOp`."""
 
     def __init__(self, spec: PackedAttentionSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.biased import biased_attention
         from hotshoe_triton.kernels.packed import packed_attention
 
-        self._kernel, self._spec = packed_attention, spec
+        sees_all = spec.window is None and not spec.limited
+        biased = spec.bias_span is not None and sees_all
+        self._kernel, self._spec = biased_attention if biased else packed_attention, spec
         tiling = TILINGS[arch_of(facts).family][spec.head_dim > 64]
         if spec.dtype == "float32":
             tiling = FLOAT32

@@ -48,6 +48,12 @@ def test_steps(facts: DeviceFacts, lengths, dtype: str, window: int | None) -> N
     check(spec, lengths, facts)
 
 
+@pytest.mark.parametrize("span", [0, 5, 91])
+def test_tiles_beyond_the_span_of_a_bias(facts: DeviceFacts, span: int) -> None:
+    spec = replace(in_dtype(SPEC, "bfloat16"), num_heads=2, num_kv_heads=1, bias_span=span)
+    check(spec, (300, 1, 130), facts)
+
+
 def test_more_requests_than_are_looked_at_together(facts: DeviceFacts, monkeypatch) -> None:
     monkeypatch.setattr(packed, "REQUESTS", 4)
     check(replace(SPEC, num_heads=1, num_kv_heads=1), (3, 20, 1, 1, 2, 17, 5, 1, 9), facts)
