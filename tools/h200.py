@@ -38,7 +38,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:be
 PYTEST += ["-o", "junit_logging=out-err", "-o", "faulthandler_timeout=100"]
 TRITON, CUDA = "tests/platforms/triton", "tests/platforms/cuda"
 TOKENS = "tests/plugins/models/test_end_to_end.py"
-#: Freed and taken anew each time, so that a sanitizer sees where a tensor's memory ends.
+#: Freed and taken anew each time, so that sanitizers see where memory ends.
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 #: What is kept of one log, and of one failure.
 LOG_BYTES, FAILURE_CHARACTERS = 512 << 10, 20_000
@@ -124,6 +124,8 @@ FP8 = {
     "c 512 x (1024/128)": ("", 50_756, 50_756),
     "c 256 x (128/512)": ("", 29_243, 29_243),
 }
+BLOCK_BARS = {"a one stream 128/256": 2.6, "d decode 256 x 1024": 13.0, "b prefill 8192": 125}
+FP8_BLOCK = {case: (FP8[case][0], "", bar) for case, bar in BLOCK_BARS.items()}
 #: Qwen3-30B-A3B, routed as with real weights: tokens are drawn at temperature 1.
 EXPERTS = {
     "a one stream 128/256": (1.39, 4.16, 2.4),
@@ -146,6 +148,7 @@ Table = Mapping[str, tuple[float | str, float | str, float]]
 BENCHES: dict[str, tuple[Table, str, list[str], int]] = {
     "bf16": (BF16, "a,d,b,i,c,e", ["platform=cuda"], 260),
     "fp8": (FP8, "a,d,b,c", ["platform=cuda", "quantization=fp8"], 200),
+    "fp8_block": (FP8_BLOCK, "a,d,b", ["platform=cuda", "quantization=fp8_block"], 200),
     "w4a16": (W4A16, "a,d,b", ["--model", "llama-3.1-8b-w4a16", "platform=cuda"], 200),
     "experts": (EXPERTS, "a,d,b,c,e", ["--model", "qwen3-30b-a3b", "platform=cuda"], 400),
 }
@@ -171,10 +174,9 @@ SHAPES = {
 for _shape, _stream in SHAPES.items():
     _settings = ["--model", _shape, "--batches", "32", "128", "--", "platform=cuda"]
     BENCHES[f"shape-{_shape}"] = (of_limit(_stream), "a,d,b", _settings, 200)
-#: A word for several parts.
+#: A word for several parts. These are asked for by name, and others.
 GROUPS = {"shapes": [name for name in BENCHES if name.startswith("shape-")]}
-#: These are asked for by name.
-UNASKED = {"w4a16", "experts", *GROUPS["shapes"]}
+UNASKED = {"w4a16", "fp8_block", "experts", *GROUPS["shapes"]}
 NAMES = [part.name for part in CHECKS] + list(BENCHES)
 
 

@@ -12,6 +12,7 @@ def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
     from hotshoe_cuda import (
         attention,
+        blocks,
         communicator,
         deepgemm,
         flash3,
@@ -45,6 +46,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("mla_attention", "streaming", latent.supports, latent.MlaAttention),
         Candidate("mla_attention", "flashmla", flashmla.supports, flashmla.MlaAttention),
         Candidate("gated_delta", "streaming", gated_delta.supports, gated_delta.GatedDelta),
+        Candidate("linear", "streaming_blocks", blocks.supports, blocks.Linear),
         Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),
         Candidate("linear", "humming", humming.supports, humming.Linear),
         Candidate("linear", "packed", packed.supports, packed.Linear),

@@ -52,6 +52,6 @@ class Linear(blocks.Linear):
         if self._height != blocks.HEIGHT:
             super()._multiply(y, values, scale)
             return
-        self._run((values, scale), (self._weight, self._scale.T), y)
+        self._run((values, scale.T), (self._weight, self._scale.T), y)
         if self._bias is not None:
             y += self._bias

@@ -101,12 +101,18 @@ class Linear:
             self._multiply(y, *self._quantized(x))
         return y
 
-    def _quantized(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values [rows, in_features] and scales [rows, blocks] of x."""
-        values = torch.empty(x.shape, dtype=self._format.dtype, device=x.device)
-        scale = torch.empty((len(x), self._blocks), dtype=torch.float32, device=x.device)
+    def _quantized(self, x: Tensor, rows: int = 0) -> tuple[Tensor, Tensor]:
+        """Return values [rows, in_features] and scales [blocks, rows] of x.
+
+        Args:
+            x: [num_tokens, in_features].
+            rows: At least num_tokens, others are not written; 0 for as many.
+        """
+        rows = rows or len(x)
+        values = torch.empty((rows, self._k), dtype=self._format.dtype, device=x.device)
+        scale = torch.empty((self._blocks, rows), dtype=torch.float32, device=x.device)
         self._kernels.quantize_blocks[len(x), -(-self._blocks // AT_ONCE)](
-            values, scale, x, x.stride(0), BLOCKS=self._blocks, WIDTH=WIDTH,
+            values, scale, x, x.stride(0), rows, BLOCKS=self._blocks, WIDTH=WIDTH,
             LIMIT=self._format.limit, AT_ONCE=AT_ONCE, num_warps=4, **self._chaining,
         )  # fmt: skip
         return values, scale

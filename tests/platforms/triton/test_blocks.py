@@ -58,7 +58,7 @@ def product(
 ) -> torch.Tensor:
     """Multiply x, as it was quantized, in float64: devices round ties of a quotient differently."""
     values, scale = operation._quantized(x)
-    wide = values.double() * scale.double().repeat_interleave(128, 1)
+    wide = values.double() * scale.T.double().repeat_interleave(128, 1)
     if "weight_scale" not in tensors:
         made = [quantize_weight(part, spec.weight) for part in tensors["weight"]]
         matrix = torch.cat([v.double() * s.double().repeat_interleave(128, 1) for v, s in made])
@@ -136,7 +136,7 @@ def test_rows_are_quantized_as_the_reference_does(facts: DeviceFacts, rng: torch
     x[1, :128], x[2, 130] = 0, torch.nan
     values, scale = operation._quantized(x)
     expected, scales = quantize_rows(x.reshape(-1, 128), "fp8_e4m3")
-    torch.testing.assert_close(scale.flatten(), scales, rtol=1e-6, atol=0, equal_nan=True)
+    torch.testing.assert_close(scale.T.flatten(), scales, rtol=1e-6, atol=0, equal_nan=True)
     kept = ~scales.isnan()
     assert torch.equal(values.float().view(-1, 128)[kept], expected.float()[kept])
 

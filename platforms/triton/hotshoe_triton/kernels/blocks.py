@@ -7,16 +7,34 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
+from hotshoe_triton.kernels.elementwise import narrowed
 from hotshoe_triton.kernels.linear import last_to_arrive, store_rows, sum_of_planes
 
 
 @triton.jit
+def quantize_blocks_by(x_GK, scale_G1, LIMIT: tl.constexpr, dtype: tl.constexpr):
+    """Return blocks divided by their own scales, in an 8-bit type; see `quantize_row`."""
+    usual_G1 = (scale_G1 > 1e-30) & (scale_G1 < 1e30)
+    scale_GK = tl.broadcast_to(scale_G1, x_GK.shape)
+    if tl.min(tl.min(usual_G1.to(tl.int32), 1), 0) == 1:
+        inverse_GK = tl.broadcast_to(tl.div_rn(1.0, scale_G1), x_GK.shape)
+        y_GK = x_GK * inverse_GK
+        y_GK = tl.fma(tl.fma(-y_GK, scale_GK, x_GK), inverse_GK, y_GK)
+    else:
+        y_GK = tl.div_rn(x_GK, scale_GK)
+    return narrowed(y_GK, LIMIT, dtype)
+
+
+@triton.jit
 def quantize_blocks(
-    out_ptr, scale_ptr, x_ptr, x_stride,
+    out_ptr, scale_ptr, x_ptr, x_stride, num_rows,
     BLOCKS: tl.constexpr, WIDTH: tl.constexpr, LIMIT: tl.constexpr, AT_ONCE: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Quantize each block of WIDTH columns with its own scale. Grid: (rows, BLOCKS / AT_ONCE)."""
+    """Quantize each block of WIDTH columns with its own scale. Grid: (rows, BLOCKS / AT_ONCE).
+
+    Scales lie as [BLOCKS, num_rows].
+    """
     row = tl.program_id(0).to(tl.int64)
     block_G = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     column_GK = block_G[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -27,10 +45,9 @@ def quantize_blocks(
     largest_G = tl.max(x_GK.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
     scale_G = tl.div_rn(largest_G.to(tl.float32, bitcast=True), LIMIT)
     scale_G = tl.where(largest_G == 0, 1.0, scale_G)
-    y_GK = tl.div_rn(x_GK, tl.broadcast_to(scale_G[:, None], x_GK.shape))
-    y_GK = tl.minimum(tl.maximum(y_GK, -LIMIT), LIMIT).to(out_ptr.dtype.element_ty)
+    y_GK = quantize_blocks_by(x_GK, scale_G[:, None], LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * (BLOCKS * WIDTH) + column_GK, y_GK, mask=there_GK)
-    tl.store(scale_ptr + row * BLOCKS + block_G, scale_G, mask=block_G < BLOCKS)
+    tl.store(scale_ptr + block_G.to(tl.int64) * num_rows + row, scale_G, mask=block_G < BLOCKS)
 
 
 @triton.jit
@@ -47,7 +64,7 @@ def scaled_blocks(
 
     Args:
         x_ptr, w_ptr: [num_rows, BLOCKS * WIDTH] and [N, BLOCKS * WIDTH].
-        x_scale_ptr: [num_rows, BLOCKS].
+        x_scale_ptr: [BLOCKS, num_rows].
         w_scale_ptr: [BLOCKS, N / HEIGHT], rounded up.
         partial_ptr: [tiles, SPLIT_K, BLOCK_N, BLOCK_M] float32, scratch.
         counter_ptr: [tiles] int32, zero before and after.
@@ -65,7 +82,7 @@ def scaled_blocks(
     k_K = part * STEPS * WIDTH + tl.arange(0, WIDTH)
     x_ptrs_KM = x_ptr + row_M.to(tl.int64)[None, :] * K + k_K[:, None]
     w_ptrs_NK = w_ptr + row_N.to(tl.int64)[:, None] * K + k_K[None, :]
-    x_scale_ptrs_M = x_scale_ptr + row_M.to(tl.int64) * BLOCKS + part * STEPS
+    x_scale_ptrs_M = x_scale_ptr + row_M + (part * STEPS).to(tl.int64) * num_rows
     scales = (N + HEIGHT - 1) // HEIGHT
     w_scale_ptrs_N = w_scale_ptr + row_N // HEIGHT + part * STEPS * scales
     sum_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
@@ -77,7 +94,7 @@ def scaled_blocks(
         sum_NM += tl.dot(w_NK, x_KM) * scale_NM
         w_ptrs_NK += WIDTH
         x_ptrs_KM += WIDTH
-        x_scale_ptrs_M += 1
+        x_scale_ptrs_M += num_rows
         w_scale_ptrs_N += scales
     if SPLIT_K > 1:
         cell_NM = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]

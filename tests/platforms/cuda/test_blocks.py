@@ -1,0 +1,202 @@
+"""8-bit floats with scales by block on sm_90: which kernel multiplies, its numbers on a GPU.
+
+No interpreter runs these kernels. Elsewhere stand-ins take the launches.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.platforms.cuda.test_packed import hopper  # noqa: F401
+from tests.platforms.triton import test_blocks
+from tests.platforms.triton.conftest import DEVICE, device_facts
+from torch import Tensor
+from triton import knobs
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec
+from hotshoe_cuda import blocks
+from hotshoe_cuda.kernels import blocks as kernels
+from hotshoe_triton import blocks as portable
+
+H200 = device_facts("sm_90", units=132)
+HERE = replace(H200, device=DEVICE)
+SPEC = LinearSpec(512, 208, "bfloat16", weight=portable.WEIGHT, activation=test_blocks.GROUPS)
+ROWS = (1, 16, 17, 32, 33, 64)
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator(DEVICE).manual_seed(torch.seed() % 2**32)
+
+
+class StandIns:
+    """Take launches of the kernel and calls of cuBLAS, and compute what they ask for."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.library: list[int] = []
+
+    def __getitem__(self, grid: tuple[int, int]) -> Any:
+        def launch(
+            y: Tensor, x_desc: Any, w_desc: Any, bias: Tensor, w_scale: Tensor, x_scale: Tensor,
+            partial: Tensor, counters: Tensor, num_rows: int, n: int, width: int, split: int,
+            steps: int, **constants: Any,
+        ) -> None:  # fmt: skip
+            block_n, block_m = constants["BLOCK_N"], constants["BLOCK_M"]
+            assert grid == (-(-n // block_n), split) and not counters.any()
+            assert split * steps * 2 >= width and len(counters) >= grid[0]
+            assert w_desc.block_shape == [block_n, 256] and x_desc.block_shape == [block_m, 256]
+            assert num_rows == len(x_desc.base) <= block_m
+            assert split == 1 or partial.numel() == split * grid[0] * block_n * block_m
+            y.copy_(scaled(x_desc.base, w_desc.base, x_scale.T, w_scale))
+            if constants["BIAS"]:
+                y.add_(bias)
+            self.rows.append(num_rows)
+
+        return launch
+
+    def scaled_mm(
+        self, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, *, out_dtype: torch.dtype
+    ) -> Tensor:
+        assert len(x) % 4 == 0 and x_scale.stride() == (1, len(x)) and w_scale.stride(0) == 1
+        self.library.append(len(x))
+        return scaled(x, w.T, x_scale, w_scale.T).to(out_dtype)
+
+
+def scaled(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor) -> Tensor:
+    wide = x.double() * x_scale.double().repeat_interleave(128, 1)
+    rows = w_scale.double().repeat_interleave(128, 0)[: len(w)].repeat_interleave(128, 1)
+    return wide @ (w.double() * rows).T
+
+
+def check(spec: LinearSpec, facts: DeviceFacts, rng: torch.Generator, **sizes: Any) -> None:
+    """Compare with float64 for all numbers of rows, on fresh numbers."""
+    tensors = test_blocks.stored(spec, rng, **sizes)
+    operation = blocks.Linear(spec, facts)
+    operation.load(tensors)
+    for count in ROWS:
+        x = test_blocks.rows(spec, count, rng)
+        wanted = test_blocks.product(spec, tensors, operation, x)
+        y = operation(x)
+        assert (y.shape, y.dtype) == ((count, spec.out_features), getattr(torch, spec.dtype))
+        assert (y.double() - wanted).norm() < test_blocks.TOLERANCE[spec.dtype] * wanted.norm()
+        assert torch.equal(y, operation(x))
+    assert not operation._counters.any()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_rows_are_launched_and_more_go_to_the_library(
+    monkeypatch: pytest.MonkeyPatch, bias: bool, rng: torch.Generator
+) -> None:
+    stand_ins = StandIns()
+    monkeypatch.setattr(kernels, "streamed_blocks", stand_ins)
+    monkeypatch.setattr(torch, "_scaled_mm", stand_ins.scaled_mm)
+    check(replace(SPEC, bias=bias), HERE, rng, sizes=(128, 80))
+    assert stand_ins.rows == [1, 1, 16, 16, 17, 17, 32, 32]
+    assert stand_ins.library == [36, 36, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes", "launched"),
+    [
+        ({"in_features": 384}, (128, 80), 8),  # three scales a row
+        ({"out_features": 200}, (128, 72), 8),
+        ({"dtype": "float16"}, (128, 80), 8),
+        ({}, (80, 128), 0),  # parts share a block
+    ],
+)
+def test_the_portable_kernel_takes_what_they_cannot(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], sizes: tuple[int, int],
+    launched: int, rng: torch.Generator,
+) -> None:  # fmt: skip
+    stand_ins = StandIns()
+    monkeypatch.setattr(kernels, "streamed_blocks", stand_ins)
+    monkeypatch.setattr(torch, "_scaled_mm", stand_ins.scaled_mm)
+    check(replace(SPEC, **changes), HERE, rng, sizes=sizes)
+    assert len(stand_ins.rows) == launched and not stand_ins.library
+
+
+def test_loading_again_writes_where_it_lies(rng: torch.Generator) -> None:
+    operation = blocks.Linear(SPEC, HERE)
+    operation.load(test_blocks.stored(SPEC, rng, (128, 80)))
+    address = operation._by_row.data_ptr()
+    operation.load(test_blocks.stored(SPEC, rng, (128, 80)))
+    assert operation._by_row.data_ptr() == address
+    assert torch.equal(operation._by_row, operation.state()["weight_scale"].T)
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "interpreter" in blocks.supports(SPEC, H200).reason or DEVICE != "cpu"
+    monkeypatch.setattr(knobs.runtime, "interpret", False)
+    assert blocks.supports(SPEC, H200).score == portable.supports(SPEC, H200).score + 1
+    assert "lacks sm_90's wgmma" in blocks.supports(SPEC, replace(H200, arch="sm_89")).reason
+    wide = replace(SPEC, out_dtype="float32")
+    assert "bfloat16, float32 are not all of" in blocks.supports(wide, H200).reason
+    assert "scales of 128x128" in blocks.supports(replace(SPEC, activation=None), H200).reason
+
+
+def test_programs_are_there_at_once_and_each_has_work() -> None:
+    for n, k in ((6144, 4096), (28672, 4096), (4096, 14336), (64, 256), (1000, 1408)):
+        for rows in blocks.TILES:
+            config = blocks.stream(rows, n, k // 128, H200)
+            programs = -(-n // config.block_n) * config.split_k
+            assert config.split_k == 1 or programs <= 2 * 132
+            assert config.split_k == 1 or k // 128 >= 8 * config.split_k
+
+
+@pytest.mark.slow
+def test_it_compiles() -> None:
+    """In a process of its own, as this one interprets."""
+    code = inspect.getsource(compile_streamed) + "\ncompile_streamed()"
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def compile_streamed() -> None:
+    import torch
+
+    from hotshoe.platform import DeviceFacts
+    from hotshoe.slots import LinearSpec, QuantSpec
+    from hotshoe_cuda.blocks import TILES, Linear
+    from hotshoe_triton.blocks import WEIGHT
+    from hotshoe_triton.device import ARCHS
+    from hotshoe_triton.matrix import Compiling, usage
+
+    facts = DeviceFacts("cuda", "meta", "", "sm_90", 1 << 30, 132)
+    x = QuantSpec("fp8_e4m3", "group", 128, dynamic=True)
+    for n, k in ((28672, 4096), (4096, 14336)):
+        operation = Linear(LinearSpec(k, n, "bfloat16", weight=WEIGHT, activation=x), facts)
+        weight = torch.empty(n, k, dtype=torch.float8_e4m3fn, device="meta")
+        scale = torch.empty(n // 128, k // 128, device="meta")
+        operation.load({"weight": [weight], "weight_scale": [scale]})
+        for rows in TILES:
+            with Compiling(ARCHS["sm_90"]) as compiling:
+                operation(torch.empty(rows, k, dtype=torch.bfloat16, device="meta"))
+            [_, (name, compiled)] = compiling.compiled
+            assert name == "streamed_blocks"
+            assert usage(ARCHS["sm_90"], compiled)[1] == 0, "registers are spilled"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("n", "k", "sizes"),
+    [
+        (208, 512, (128, 80)),
+        (200, 384, (128, 72)),
+        (208, 512, (80, 128)),
+        (17000, 640, (16896, 104)),
+        (4096, 2048, (4096,)),
+    ],
+)
+def test_products(hopper, rng, dtype: str, n: int, k: int, sizes: tuple[int, ...]) -> None:  # noqa: F811
+    check(replace(SPEC, dtype=dtype, in_features=k, out_features=n), hopper, rng, sizes=sizes)
+    biased = replace(SPEC, dtype=dtype, in_features=k, out_features=n, bias=True)
+    check(biased, hopper, rng, sizes=sizes)
