@@ -152,6 +152,7 @@ def multiply_stored(
             "weight": [tensor(facts, n, k, dtype=kind)],
             "weight_scale": [tensor(facts, *scales)],
             "weight_zero_point": [tensor(facts, *scales, dtype=kind)],
+            "weight_global_scale": [tensor(facts, 1, dtype="float32")],
         }
         operation = module.Linear(spec, facts)
         operation.load(tensors)
@@ -267,16 +268,18 @@ SMALL_CACHES = {
 ENDS = (("128", 1), ("512", 1))
 LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 
-#: Packed integers, by name: of GPTQ and compressed-tensors, AWQ, eight bits, a row.
+#: Packed numbers, by name: of GPTQ and compressed-tensors, AWQ, eight bits, a row, NVFP4.
 PACKED = {
     "int4 groups": QuantSpec("int4", "group", 128),
     "int4 groups zero points": QuantSpec("int4", "group", 128, symmetric=False),
     "int8 groups": QuantSpec("int8", "group", 128),
     "int4 rows": QuantSpec("int4", "channel"),
+    "fp4 bytes": QuantSpec("fp4_e2m1", "group", 16),
 }
-#: Experts' forms: of gpt-oss, compressed-tensors, AWQ, a row of eight bits, 8-bit floats.
+#: Experts' forms: of gpt-oss, NVFP4, compressed-tensors, AWQ, a row of eight bits, 8-bit floats.
 EXPERTS = {
     "fp4": (OSS, QuantSpec("fp4_e2m1", "group", 32)),
+    "fp4 bytes": (QWEN, PACKED["fp4 bytes"]),
     **{name: (QWEN, PACKED[f"int4 groups{name[4:]}"]) for name in ("int4", "int4 zero points")},
     "int8": (QWEN, QuantSpec("int8", "channel")),
     "8-bit floats": (QWEN, blocks.WEIGHT),

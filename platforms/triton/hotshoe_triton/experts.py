@@ -15,12 +15,14 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference import linear as reference
-from hotshoe_triton.groups import float_codes
+from hotshoe_triton.groups import STRIP, byte_scales, float_codes, scaled_by_bytes
 
 #: Bits of a number, and what its scale makes up for in the kernels.
 FORMATS = {"fp4_e2m1": (4, 2.0**15), "int4": (4, 1.0), "int8": (8, 1.0), "fp8_e4m3": (8, 2.0**8)}
 #: Whose tensors are looked at.
-LOADED = frozenset({"weight", "weight_scale", "weight_zero_point", "bias"})
+LOADED = frozenset({"weight", "weight_scale", "weight_global_scale", "weight_zero_point", "bias"})
+#: What numbers times their scale of 8 bits are multiplied by; see `kernels.experts`.
+BYTE_FACTOR = 2.0**14
 #: Columns of a tile that has one scale a row, the widest first.
 SPANS = {4: (32,), 8: (64, 32, 16)}
 
@@ -33,7 +35,7 @@ def refusals(side: str, spec: LinearSpec) -> dict[str, bool]:
     known = quant.format in FORMATS and not quant.packing
     return {
         f"{side} has weights {quant}, not {', '.join(FORMATS)} with a scale by tensor, channel, "
-        "block, or group of 32 columns or more": not known or not _span(quant),
+        "block, or group of 32 columns or more, 16 of fp4_e2m1": not known or not _span(quant),
         f"{side} quantizes x; experts are multiplied with x in their model's type": spec.activation
         is not None,
         f"{side} has columns in an order of their own": quant.permuted,
@@ -50,6 +52,8 @@ def _group(quant: QuantSpec) -> int:
 def _span(quant: QuantSpec) -> int:
     """Return the columns of a tile; 0 where none has one scale."""
     group = _group(quant)
+    if scaled_by_bytes(quant):
+        return STRIP
     return next((span for span in SPANS[FORMATS[quant.format][0]] if group % span == 0), 0)
 
 
@@ -74,10 +78,15 @@ class PackedMatrices:
         groups = -(-spec.in_features // self._group)
         rows = spec.out_features
         scale = torch.bfloat16 if spec.weight.format == "fp4_e2m1" else torch.float32
+        self._bytes = scaled_by_bytes(spec.weight)
+        if self._bytes:
+            scale = torch.uint8
         self._rooms = {
             "packed": ((experts, self._chunks, rows, self._span), torch.uint8),
             "weight_scale": ((experts, groups, rows), scale),
         }
+        if self._bytes:
+            self._rooms["weight_global_scale"] = (experts, rows), torch.float32
         if not spec.weight.symmetric:
             self._rooms["weight_zero_point"] = (experts, groups, rows), torch.float32
         if spec.bias:
@@ -101,26 +110,31 @@ class PackedMatrices:
     def _kept(self, part: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what is kept of some rows, rows first."""
         quant, values = self._quant, part["weight"]
+        bias = {"bias": part["bias"]} if self._spec.bias else {}
+        if self._bytes:
+            floats = float_codes(values), part["weight_scale"], part["weight_global_scale"]
+            codes, scale, factor = byte_scales(*floats)
+            wholes = {"weight_scale": scale, "weight_global_scale": factor * BYTE_FACTOR}
+            return {"packed": self._packed(codes)} | wholes | bias
         if "weight_scale" in part:
             scale = part["weight_scale"]
         else:
             values, scale = reference.quantize_weight(values, quant)
-        factor: Tensor | float = self._factor
+        by: Tensor | float = self._factor
         if values.is_floating_point():  # NaN would be another number in the kernels
-            factor = torch.where(values.float().isnan().any(), torch.nan, self._factor)
-        made = {"weight_scale": reference.by_row(scale, len(values), quant).float() * factor}
+            by = torch.where(values.float().isnan().any(), torch.nan, self._factor)
+        made = {"weight_scale": reference.by_row(scale, len(values), quant).float() * by}
         shift = torch.full((), self._half, dtype=torch.int16, device=self._device)
         if not quant.symmetric:
             # Writers differ in whether values begin at 0; only their distance from zero counts.
             shift = torch.where(values.amin() < 0, shift, 0)
             zero = reference.by_row(part["weight_zero_point"], len(values), quant)
             made["weight_zero_point"] = zero.float() + shift
-        made["packed"] = self._packed(values, shift)
-        return made | ({"bias": part["bias"]} if self._spec.bias else {})
+        made["packed"] = self._packed(_codes(values, quant.format, shift))
+        return made | bias
 
-    def _packed(self, values: Tensor, shift: Tensor) -> Tensor:
-        """Return bytes [rows, chunks, span] of numbers [rows, in_features]."""
-        codes = _codes(values, self._quant.format, shift)
+    def _packed(self, codes: Tensor) -> Tensor:
+        """Return bytes [rows, chunks, span] of the bits of numbers [rows, in_features]."""
         missing = self._chunks * self._places * self._span - codes.shape[1]
         whole = torch.nn.functional.pad(codes, (0, missing))
         places = whole.view(len(codes), self._chunks, self._places, self._span)
@@ -132,8 +146,8 @@ class PackedMatrices:
     def operands(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return x, bytes, scales, zero points and bias as kernels take them, or some tensor."""
         packed, scale = self._held["packed"], self._held["weight_scale"]
-        zero, bias = self._held.get("weight_zero_point", scale), self._held.get("bias", scale)
-        return x, packed, scale, zero, bias
+        other = "weight_global_scale" if self._bytes else "weight_zero_point"
+        return x, packed, scale, self._held.get(other, scale), self._held.get("bias", scale)
 
     def constants(self) -> dict[str, Any]:
         """Return the kernel's constants of the form."""
@@ -143,6 +157,7 @@ class PackedMatrices:
             "SPAN": self._span,
             "GROUP": self._group,
             "ZEROS": not self._quant.symmetric,
+            "BYTES": self._bytes,
             "HALF": float(self._half),
         }
 

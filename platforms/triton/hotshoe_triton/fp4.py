@@ -16,7 +16,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
 from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.device import DTYPES, KIB, arch_of, chaining, judge, next_power_of_2
-from hotshoe_triton.groups import float_codes
+from hotshoe_triton.groups import float_codes, stored_scale
 from hotshoe_triton.tuning import LinearConfig, split_of
 
 #: W and x, as their formats are called.
@@ -178,17 +178,6 @@ def packed(values: Tensor) -> Tensor:
     """Return bytes [rows, columns / 2] of floats that come doubled, the even column low."""
     codes = float_codes(values)
     return codes[:, 0::2] | codes[:, 1::2] << 4
-
-
-def stored_scale(scale: Tensor, whole: Tensor, size: int) -> Tensor:
-    """Return what times `whole` is twice `scale`, which was made of it, in the stored type.
-
-    Both roundings of float32 are less than 2^-18 of a step of eight bits.
-    """
-    share = 2 * scale.float() / torch.where(whole == 0, 1.0, whole)
-    if size == 16:
-        return share.to(torch.float8_e4m3fn)
-    return (share.view(torch.int32) >> 23).to(torch.uint8)
 
 
 def default(rows: int, spec: LinearSpec, facts: DeviceFacts) -> LinearConfig:

@@ -18,6 +18,7 @@ from hotshoe.slots.reference import accepts
 from hotshoe.slots.reference import linear as reference
 from hotshoe_triton import fp4, moe
 from hotshoe_triton.device import KIB, arch_of, judge, next_power_of_2
+from hotshoe_triton.groups import stored_scale
 from hotshoe_triton.moe import Plan, Tile
 
 
@@ -86,7 +87,7 @@ class Matrices:
             whole = one.get("weight_global_scale", torch.ones(1)).to(self._device, torch.float32)
             rows = slice(row, row := row + len(part))
             held["packed"][rows] = fp4.packed(one["weight"])
-            held["weight_scale"][rows] = fp4.stored_scale(one["weight_scale"], whole, self._size)
+            held["weight_scale"][rows] = stored_scale(one["weight_scale"], whole, self._size)
             held["scale"][rows] = whole.reshape(1)
             if "bias" in held:
                 held["bias"][rows] = one["bias"].to(held["bias"].dtype)

@@ -24,8 +24,12 @@ BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 4}
 DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
 #: Columns of the narrowest group, of which a span is one or two.
 NARROWEST = 32
+#: Columns of a group of 4-bit floats whose scale has eight bits; a span is four of them.
+STRIP = 16
 #: The largest zero point that the lowest bits of a scale hold.
 MOST = 31
+#: What numbers times their scale of 8 bits are multiplied by; see `kernels.groups`.
+BYTE_FACTOR = 256.0
 #: Columns of a group that is a whole row, whatever its length.
 WHOLE_ROW = 1 << 30
 #: Rows of x in a tile, those of NVIDIA's instructions alone, and larger ones of families whose
@@ -43,6 +47,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     chunk = chunk_of(bits or 16, size)
     by_group = weight.granularity == "group"
     whole = size % NARROWEST == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
+    whole = whole or scaled_by_bytes(weight)
     refusals = {
         f"{what} are not int4 or int8 or 4-bit floats with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
@@ -52,7 +57,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         "zero points are not made of plain weights": weight.online and not weight.symmetric,
         "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
         f"groups of {size} do not divide {spec.in_features} inputs, or are neither a multiple of "
-        f"{chunk} columns nor {NARROWEST} or another part of them": by_group
+        f"{chunk} columns, nor {NARROWEST}, nor {STRIP} of 4-bit floats": by_group
         and not (whole and spec.in_features % size == 0),
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
         not in DTYPES,
@@ -80,6 +85,8 @@ class Linear:
         self._zero: Tensor | None = None
         self._floats = spec.weight.format == "fp4_e2m1"
         self._zeros = "none" if self._floats else "half"
+        if scaled_by_bytes(spec.weight):
+            self._zeros = "bytes"
         self._order: Tensor | None = None
         self._bias: Tensor | None = None
         self._counters = torch.empty(0)
@@ -99,8 +106,12 @@ class Linear:
         shifts = [half if quant.symmetric else torch.where(p.amin() < 0, half, 0) for p in parts]
         if self._floats:
             parts, shifts = [float_codes(part) for part in parts], [half * 0] * len(parts)
+        if self._zeros == "bytes":
+            wholes = [whole.to(device) for whole in tensors["weight_global_scale"]]
+            parts, scale = self._by_bytes(parts, scales, wholes)
+        else:
+            scale = self._by_group(parts, scales).float()
         words = torch.cat([self._packed(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
-        scale = self._by_group(parts, scales).float()
         if not quant.symmetric:
             zeros = [
                 zero.to(device) + shift
@@ -126,6 +137,20 @@ class Linear:
         for place in range(places.shape[2]):
             words |= (places[:, :, place].int() + shift) << self._bits * place
         return words.to(torch.int16).transpose(0, 1).contiguous()
+
+    def _by_bytes(
+        self, codes: Sequence[Tensor], scales: Sequence[Tensor], wholes: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return codes, and scales of 8 bits, four in a word; keep what rows are multiplied by."""
+        made = [byte_scales(*part) for part in zip(codes, scales, wholes, strict=True)]
+        self._zero = renewed(self._zero, torch.cat([factor * BYTE_FACTOR for *_, factor in made]))
+        bits = torch.cat([bits for _, bits, _ in made])
+        missing = self._chunks * self._chunk // STRIP - bits.shape[1]
+        places = torch.nn.functional.pad(bits, (0, missing))
+        places = places.view(self._n, self._chunks, -1, self._span // STRIP).int()
+        at = torch.arange(0, 32, 8, dtype=torch.int32, device=bits.device)[:, None]
+        words = (places << at).sum(2, dtype=torch.int32)
+        return [part for part, *_ in made], words.flatten(1).T.contiguous()
 
     def _with_zeros(self, scale: Tensor, zero: Tensor) -> Tensor:
         """Return scales whose lowest five bits are the zero points, or keep these apart.
@@ -163,7 +188,7 @@ class Linear:
         held = {
             "packed": self._words,
             "weight_scale": self._scale,
-            "weight_zero_point": self._zero,
+            "weight_global_scale" if self._zeros == "bytes" else "weight_zero_point": self._zero,
             "weight_order": self._order,
             "bias": self._bias,
         }
@@ -238,9 +263,47 @@ def float_codes(values: Tensor) -> Tensor:
     return sizes.to(torch.uint8) | (values < 0).to(torch.uint8) << 3
 
 
+def scaled_by_bytes(weight: QuantSpec) -> bool:
+    """Tell whether scales are 8-bit floats, with one more for all."""
+    return (weight.format, weight.granularity, weight.group_size) == ("fp4_e2m1", "group", STRIP)
+
+
 def chunk_of(bits: int, group: int) -> int:
-    """Return the columns of a chunk; a group, if rows have some, is no narrower than a span."""
-    return (NARROWEST if group % (2 * NARROWEST) else 2 * NARROWEST) * 16 // bits
+    """Return the columns of a chunk; a group of another size than `STRIP`, if rows have some, is no
+    narrower than a span."""
+    wide = group == STRIP or group % (2 * NARROWEST) == 0
+    return (2 * NARROWEST if wide else NARROWEST) * 16 // bits
+
+
+def byte_scales(codes: Tensor, scale: Tensor, whole: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return codes and scales as kernels take them, and what each row is multiplied by.
+
+    Kernels read no sign of a scale, so its codes have it, and no NaN, so the row has it.
+
+    Args:
+        codes: [rows, columns] uint8, see `float_codes`.
+        scale: [rows, groups] float32, half of 8-bit floats times `whole`.
+        whole: One number.
+
+    Returns:
+        Codes, [rows, groups] uint8, and [rows] float32.
+    """
+    whole = whole.float().reshape(1)
+    stored = stored_scale(scale, whole, STRIP)
+    signs = (stored.view(torch.uint8) >> 7 << 3).repeat_interleave(STRIP, 1)
+    known = stored.float().isfinite().all(1) & whole.isfinite()
+    return codes ^ signs, stored.view(torch.uint8) & 127, torch.where(known, whole, torch.nan)
+
+
+def stored_scale(scale: Tensor, whole: Tensor, size: int) -> Tensor:
+    """Return what times `whole` is twice `scale`, which was made of it, in the stored type.
+
+    Both roundings of float32 are less than 2^-18 of a step of eight bits.
+    """
+    share = 2 * scale.float() / torch.where(whole == 0, 1.0, whole)
+    if size == STRIP:
+        return share.to(torch.float8_e4m3fn)
+    return (share.view(torch.int32) >> 23).to(torch.uint8)
 
 
 def row_blocks(facts: DeviceFacts) -> tuple[int, ...]:

@@ -63,7 +63,10 @@ def expert(facts: DeviceFacts, side: LinearSpec) -> dict[str, list[Tensor]]:
         scales = -(-n // height), -(-k // width)
         found = {"weight": [_tensor(facts, n, k, dtype=kind)]}
         found |= {"weight_scale": [_tensor(facts, *scales)]}
-        found |= {"input_scale": [_tensor(facts, 1, dtype="float32")]}
+        found |= {
+            name: [_tensor(facts, 1, dtype="float32")]
+            for name in ("input_scale", "weight_global_scale")
+        }
         found |= {"weight_zero_point": [_tensor(facts, *scales, dtype="int8")]}
     return found | ({"bias": [_tensor(facts, n)]} if side.bias else {})
 

@@ -1,9 +1,9 @@
 """Matrices of 4-bit floats, NVFP4 and MXFP4: two in a byte, scales by group.
 
-Each value is half an integer, so kernels get integers of eight bits and half the scale: the same
-numbers, in twice the memory, and activations stay as they are. Where the checkpoint wants them in
-4-bit floats too, kernels for both may take the matrix instead. Sources: OCP Microscaling Formats
-1.0; the documentation of ModelOpt and of compressed-tensors.
+Each value is half an integer, so kernels get integers of eight bits and half the scale, and pack
+them again; activations stay as they are. Where the checkpoint wants them in 4-bit floats too,
+kernels for both may take the matrix instead. Sources: OCP Microscaling Formats 1.0; the
+documentation of ModelOpt and of compressed-tensors.
 """
 
 from __future__ import annotations
@@ -64,13 +64,11 @@ class Fp4:
         return replace(self, rounds=False) if lacks else self
 
     def storage(self, layer: str, shape: Shape) -> Storage:
-        """Return integers of eight bits by group; with exponents, 4-bit floats."""
+        """Return 4-bit floats by group."""
         check_group(layer, shape[1], self.size)
         floats = QuantSpec("fp4_e2m1", "group", self.size)
         native = Storage(floats, replace(floats, dynamic=True)) if self.rounds else None
-        return Storage(
-            QuantSpec("int8", "group", self.size) if self.whole else floats, None, native
-        )
+        return Storage(floats, None, native)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return values and scales."""
@@ -95,8 +93,8 @@ class Fp4:
             factors = [1 / factor if self.divides else factor for factor in wide]
             pairs = zip(stored, factors, strict=True)
             scales = [scale.float() * (factor / 2) for scale, factor in pairs]
+            made["weight_global_scale"] = factors
             if self.x_whole in tensors:
-                made["weight_global_scale"] = factors
                 made["input_scale"] = self._of_x(layer, tensors[self.x_whole])
         else:
             scales = [power(scale) / 2 for scale in stored]

@@ -18,11 +18,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.e2e import eagle
 from tests.platforms.cuda.perplexity import perplexity
+from tests.plugins.quantization import test_checkpoints, test_experts
+from tests.plugins.quantization.writers import write
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.runner.graphs import Recordings
 from hotshoe.speculation.drafting import Drafting
 from hotshoe.speculation.proposer import Drafter, Wanted
+from hotshoe_conformance.checkpoint import write_model
+from hotshoe_conformance.host import host_plugins
 from hotshoe_triton.graph import Graph
 
 #: Of the CPU platform, by `python -m tests.platforms.cuda.perplexity cpu`.
@@ -232,6 +236,28 @@ def test_perplexity_is_that_of_the_cpu(dtype: str) -> None:
 def test_quantized_perplexity_is_that_of_the_cpu(method: str) -> None:
     found = perplexity("cuda", quantization=method)
     assert found == pytest.approx(CPU_QUANTIZED[method], rel=3e-3)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-4), ("bfloat16", 0.3)])
+@pytest.mark.parametrize("experts", [False, True])
+def test_tokens_of_nvfp4(
+    make: MakeLLM, tmp_path: Path, experts: bool, dtype: str, limit: float
+) -> None:
+    """Weights of four bits, and the plain ones that they stand for, which bfloat16 rounds."""
+    if experts:
+        sizes = {"num_experts": 6, "moe_intermediate_size": 32, "norm_topk_prob": True}
+        source = test_experts.save(tmp_path / "source", "Qwen3Moe", **sizes)
+        written = test_experts.EXACT["nvfp4"]
+    else:
+        source = write_model("llama", tmp_path / "source", host_plugins(), 3)
+        written = test_checkpoints.EXACT["modelopt-nvfp4"]
+    stored, plain = write(source, tmp_path, written)
+    options = {"skip_tokenizer_init": True, "max_model_len": 64, "dtype": dtype}
+    ours, theirs = make(model=str(stored), **options), make(model=str(plain), **options)
+    held = {d.slot: d.chosen for d in ours.decisions if "fp4_e2m1" in str(d.spec)}
+    assert held["linear"] in ("groups", "packed")
+    assert held.get("moe", "triton") == "triton"
+    assert test_checkpoints.difference(ours, theirs) < limit
 
 
 def test_memory_is_given_back(make: MakeLLM) -> None:

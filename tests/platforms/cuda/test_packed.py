@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -61,6 +62,13 @@ class StandIn:
             assert split == 1 or partial.numel() == split * num_rows * n
             places = [words.int() >> 4 * place & 15 for place in range(4)]
             values = torch.cat(places, 2).transpose(0, 1).reshape(n, -1)[:, :k]
+            if constants["ZEROS"] == "bytes":
+                sizes = torch.tensor(groups.DOUBLED, device=x.device)
+                places = [(scale >> 8 * place & 127).to(torch.uint8) for place in range(4)]
+                by = torch.stack(places).view(4, len(words), 4, n).permute(1, 0, 2, 3)
+                by = by.reshape(-1, n).contiguous().view(torch.float8_e4m3fn)
+                values = torch.cat([sizes, -sizes])[values] / groups.BYTE_FACTOR / 2
+                scale, zero = by.float() * zero, torch.zeros_like(zero)[None].expand(by.shape)
             if constants["ZEROS"] == "none":
                 sizes = torch.tensor(groups.DOUBLED, device=x.device)
                 values, zero = torch.cat([sizes, -sizes])[values], torch.zeros_like(scale)
@@ -178,7 +186,7 @@ def compile_one_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["group", "zero points", "fractions", "channel", "order", "floats"]
+    "name", ["group", "zero points", "fractions", "channel", "order", "floats", "floats by bytes"]
 )
 def test_launches(monkeypatch: pytest.MonkeyPatch, name: str, rng: torch.Generator) -> None:
     stand_in = StandIn()
@@ -248,13 +256,18 @@ def hopper(gpu: str) -> DeviceFacts:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("size", [None, 32, 64, 128, 512])
-@pytest.mark.parametrize("zeros", ["half", "inside", "apart", "none"])
+@pytest.mark.parametrize(
+    ("size", "zeros"),
+    [
+        *product([None, 32, 64, 128, 512], ["half", "inside", "apart", "none"]),
+        (groups.STRIP, "bytes"),
+    ],
+)
 def test_products(hopper, rng, dtype: str, size: int | None, zeros: str) -> None:
-    stored_as = "fp4_e2m1" if zeros == "none" else "int4"
-    even = zeros in ("half", "none")
+    stored_as = "fp4_e2m1" if zeros in ("none", "bytes") else "int4"
+    even = zeros not in ("inside", "apart")
     form = QuantSpec(stored_as, "group" if size else "channel", size, symmetric=even)
-    for n, k in ((1000, 1536), (37, 512), (200, 2048)):
+    for n, k in ((1000, 1536), (37, 528 if size == groups.STRIP else 512), (200, 2048)):
         spec = LinearSpec(k, n, dtype, weight=form, bias=n == 200)
         operation, expected = packed.Linear(spec, hopper), PlainLinear(spec, hopper)
         tensors = test_groups.stored(spec, rng, fractions=zeros == "apart")

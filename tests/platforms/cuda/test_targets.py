@@ -104,3 +104,24 @@ def test_weights_are_multiplied_as_stored_where_a_kernel_can(
     decisions = json.loads(capsys.readouterr().out)["decisions"]
     linears = [d for d in decisions if d["slot"] == "linear" and d["spec"]["weight"]]
     assert {d["chosen"] for d in linears} == {chosen}
+
+
+@pytest.mark.parametrize("target", ["A100", "H200"])
+def test_explain_says_that_nvfp4_stays_in_four_bits(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes, **heads}
+    config |= {"quantization_config": said, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    [name] = [t.name for t in TARGETS if t.name.startswith(target)]
+    flags = ["--load-format", "dummy", "--skip-tokenizer-init", "--device-facts", name]
+    assert main(["explain", str(tmp_path), "--json", "--weights", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    linears = [d for d in found["decisions"] if d["slot"] == "linear" and d["spec"]["weight"]]
+    assert {d["spec"]["weight"]["format"] for d in linears} == {"fp4_e2m1"}
+    assert {d["chosen"] for d in linears} <= {"groups", "packed"}
+    held = [w["weight_bytes"] for w in found["weights"] if "proj.weight" in w["name"]]
+    assert 4.5 / 8 in held and max(size or 0 for size in held) == 4.5 / 8

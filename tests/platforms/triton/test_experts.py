@@ -10,10 +10,12 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import MoeSpec, QuantSpec
 from hotshoe.slots.reference.moe import Moe as Reference
 from hotshoe_triton import moe
+from hotshoe_triton.groups import STRIP
 from hotshoe_triton.moe import Plan, Tile
 
 QUANTS = {
     "fp4": QuantSpec("fp4_e2m1", "group", 32),
+    "fp4 by bytes": QuantSpec("fp4_e2m1", "group", 16),
     "int4 by group": QuantSpec("int4", "group", 32),
     "int4 with zero points": QuantSpec("int4", "group", 64, symmetric=False),
     "int4 by row": QuantSpec("int4", "channel"),
@@ -55,6 +57,11 @@ def load_quantized(ops: list, spec: MoeSpec, rng: torch.Generator, only: int | N
         if quant.format != "fp4_e2m1":
             scale *= 1 + torch.rand(shape, generator=rng, device=rng.device)
         made = {"weight": values, "weight_scale": scale}
+        if quant.group_size == STRIP and quant.format == "fp4_e2m1":
+            whole = torch.rand(1, generator=rng, device=rng.device) + 0.1
+            signed = scale * torch.randn(shape, generator=rng, device=rng.device)
+            made["weight_scale"] = (64 * signed).to(torch.float8_e4m3fn).float() * whole / 2
+            made["weight_global_scale"] = whole
         if not quant.symmetric:
             zero = torch.randint(-top, top, shape, generator=rng, device=rng.device)
             made["weight_zero_point"] = zero.to(torch.int8)

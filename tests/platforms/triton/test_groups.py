@@ -28,6 +28,7 @@ FORMS = {
     "int8 by channel": QuantSpec("int8", "channel"),
     "order": replace(GROUPED, permuted=True),
     "floats": QuantSpec("fp4_e2m1", "group", 32),
+    "floats by bytes": QuantSpec("fp4_e2m1", "group", 16),
 }
 
 
@@ -55,6 +56,12 @@ def stored(
         "weight": [integers(n, spec.in_features).to(torch.int8) for n in sizes],
         "weight_scale": [randoms(n, columns) + 0.1 for n in sizes],
     }
+    if quant.group_size == groups.STRIP:
+        wholes = tensors["weight_global_scale"] = [randoms(1) + 0.1 for _ in sizes]
+        tensors["weight_scale"] = [
+            (448 * (2 * share - 1.2)).to(torch.float8_e4m3fn).float() * whole / 2
+            for share, whole in zip(tensors["weight_scale"], wholes, strict=True)
+        ]
     if not quant.symmetric:
         zeros = [integers(n, columns).to(torch.int16) for n in sizes]
         tensors["weight_zero_point"] = [
@@ -150,6 +157,19 @@ def test_zero_points_go_with_scales_where_they_fit(
         CheckpointError, match=r"kept apart cannot replace those kept inside.*start"
     ):
         inside.load(others)
+
+
+def test_a_scale_of_eight_bits_that_is_no_number_spoils_its_row(
+    facts: DeviceFacts, rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, weight=FORMS["floats by bytes"])
+    tensors = stored(spec, rng)
+    tensors["weight_scale"][0][3, 5] = torch.nan
+    tensors["weight_global_scale"][1][0] = torch.inf
+    operation = groups.Linear(spec, facts)
+    operation.load(tensors)
+    rows_lost = operation(rows(spec, 2, rng)).isnan().all(0)
+    assert rows_lost.nonzero().flatten().tolist() == [3, *range(24, 40)]
 
 
 def test_half_precision_in_and_float32_out(facts: DeviceFacts, rng: torch.Generator) -> None:

@@ -54,15 +54,15 @@ def by_quark(inputs: dict | None) -> StoredFormat:
 
 
 FORMS = {
-    "modelopt": (modelopt, QuantSpec("int8", "group", 16), NVFP4),
+    "modelopt": (modelopt, NVFP4, NVFP4),
     "modelopt, weights alone": (
         lambda: modelopt(quant_algo="W4A16_NVFP4"),
-        QuantSpec("int8", "group", 16),
+        NVFP4,
         None,
     ),
     "modelopt, x in eight bits": (
         lambda: modelopt(quant_algo="W4A8_NVFP4_FP8"),
-        QuantSpec("int8", "group", 16),
+        NVFP4,
         None,
     ),
     "modelopt, mxfp4": (lambda: modelopt(quant_algo="MXFP4"), MXFP4, MXFP4),
@@ -73,24 +73,24 @@ FORMS = {
     ),
     "auto-round": (
         lambda: auto_round(data_type="nv_fp", group_size=16, act_bits=4),
-        QuantSpec("int8", "group", 16),
+        NVFP4,
         NVFP4,
     ),
     "auto-round, mxfp4": (lambda: auto_round(data_type="mx_fp", act_bits=4), MXFP4, MXFP4),
     "auto-round, mxfp4 alone": (lambda: auto_round(data_type="mx_fp"), MXFP4, None),
     "compressed-tensors": (
         lambda: by_compressed("nvfp4-pack-quantized", 16, LOCAL),
-        QuantSpec("int8", "group", 16),
+        NVFP4,
         NVFP4,
     ),
     "compressed-tensors, weights alone": (
         lambda: by_compressed("nvfp4-pack-quantized", 16, None),
-        QuantSpec("int8", "group", 16),
+        NVFP4,
         None,
     ),
     "compressed-tensors, x in eight bits": (
         lambda: by_compressed("nvfp4-pack-quantized", 16, LOCAL | {"num_bits": 8}),
-        QuantSpec("int8", "group", 16),
+        NVFP4,
         None,
     ),
     "compressed-tensors, mxfp4": (

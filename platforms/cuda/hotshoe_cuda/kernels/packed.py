@@ -18,10 +18,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from hotshoe_cuda.kernels.streamed import barrier, last_to_arrive, store_rows, wait
-from hotshoe_triton.kernels.groups import pairs_at
+from hotshoe_triton.kernels.groups import pairs_at, power_of
 
 #: Numbers in a word.
 PLACES = gl.constexpr(4)
+#: Groups of a span whose scales have eight bits.
+STRIPS = gl.constexpr(4)
 
 
 @gluon.jit
@@ -52,12 +54,56 @@ def of_places(ptrs_N, chunk, K, N, GROUP: gl.constexpr, SPAN: gl.constexpr):
 def scales_and_zeros(
     ptrs_N, chunk, K, N, GROUP: gl.constexpr, ZEROS: gl.constexpr, SPAN: gl.constexpr
 ):
-    """Return scales for each place of a chunk, and zero points that are apart from them."""
-    scales = of_places(ptrs_N[0], chunk, K, N, GROUP, SPAN)
+    """Return scales for each place of a chunk, and zero points that are apart from them.
+
+    Scales of 8 bits come for each strip of the places, four in a word.
+    """
+    if ZEROS == "bytes":
+        at = gl.minimum(chunk, (K - 1) // (PLACES * SPAN)) * STRIPS
+        strip_ptrs_N = ptrs_N[0] + at * N
+        first_N, second_N = gl.load(strip_ptrs_N), gl.load(strip_ptrs_N + N)
+        third_N, fourth_N = gl.load(strip_ptrs_N + 2 * N), gl.load(strip_ptrs_N + 3 * N)
+        scales = (first_N, second_N, third_N, fourth_N)
+    else:
+        scales = of_places(ptrs_N[0], chunk, K, N, GROUP, SPAN)
     zeros = scales
     if ZEROS == "apart":
         zeros = of_places(ptrs_N[1], chunk, K, N, GROUP, SPAN)
     return scales, zeros
+
+
+@gluon.jit
+def scaled_strip(word_NK, bits_N, place: gl.constexpr, DTYPE: gl.constexpr):
+    """Return the bits of numbers `place` of a strip of words, times their scales and 2^-8."""
+    half_N = (((bits_N >> 8 * place) & 127) << 7).to(gl.int16).to(gl.float16, bitcast=True)
+    by_N = (half_N.to(gl.float32) * power_of(DTYPE)).to(DTYPE)
+    by_NK = gl.convert_layout(by_N, gl.SliceLayout(1, word_NK.type.layout))[:, None]
+    how: gl.constexpr = pairs_at(DTYPE, place * 4, "bytes")
+    return gl.inline_asm_elementwise(
+        how, "=r,r,r", [word_NK, by_NK], gl.int16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def scaled_numbers(word_NK, bits, place: gl.constexpr, DTYPE: gl.constexpr):
+    """Return numbers `place` of words, each strip times its scales and 2^-8.
+
+    Strips are registers of the same threads, so nothing moves.
+    """
+    ROWS: gl.constexpr = word_NK.shape[0]
+    strips = word_NK.reshape([ROWS, 2, 2, word_NK.shape[1] // STRIPS]).permute((0, 3, 1, 2))
+    even, odd = strips.split()
+    first, third = even.split()
+    second, fourth = odd.split()
+    even = gl.join(
+        scaled_strip(first, bits[0], place, DTYPE), scaled_strip(third, bits[2], place, DTYPE)
+    )
+    odd = gl.join(
+        scaled_strip(second, bits[1], place, DTYPE), scaled_strip(fourth, bits[3], place, DTYPE)
+    )
+    bits_NK = gl.join(even, odd).permute((0, 2, 3, 1)).reshape(word_NK.shape)
+    bits_NK = gl.convert_layout(bits_NK, word_NK.type.layout, assert_trivial=True)
+    return bits_NK.to(DTYPE, bitcast=True)
 
 
 @gluon.jit
@@ -128,6 +174,23 @@ def plus_chunk(
 
 
 @gluon.jit
+def plus_scaled_chunk(sum_NM, word_tile, x_tile, bits, DTYPE: gl.constexpr, LEFT: gl.constexpr):
+    """Return the sums with those of a chunk whose scales go with its numbers."""
+    SPAN: gl.constexpr = word_tile.shape[1]
+    word_NK = word_tile.load(LEFT)
+    for place in gl.static_range(0, PLACES, 2):
+        w_NK = scaled_numbers(word_NK, bits, place, DTYPE)
+        x_KM = x_tile.slice(place * SPAN, SPAN, dim=1).permute((1, 0))
+        some = warpgroup_mma(w_NK, x_KM, sum_NM, is_async=True)
+        next_NK = scaled_numbers(word_NK, bits, place + 1, DTYPE)
+        x_KM = x_tile.slice((place + 1) * SPAN, SPAN, dim=1).permute((1, 0))
+        both = warpgroup_mma(next_NK, x_KM, some, is_async=True)
+        done = warpgroup_mma_wait(num_outstanding=0, deps=(both, w_NK, next_NK))
+        sum_NM = done[0]
+    return sum_NM
+
+
+@gluon.jit
 def multiply(
     sum_NM, x_desc, word_desc, ptrs_N, held, first, steps, first_n, N, K, words, xs, full,
     GROUP: gl.constexpr, ZEROS: gl.constexpr, NBYTES: gl.constexpr, LEFT: gl.constexpr,
@@ -135,7 +198,8 @@ def multiply(
     """Return the sums of all steps; each tile is replaced by the one that is a ring behind it.
 
     Args:
-        ptrs_N: To scales and zero points of the rows. held: Those of the first chunk.
+        ptrs_N: To scales and zero points of the rows, or, with "bytes", to what rows are multiplied
+            by. held: Those of the first chunk.
     """
     STAGES: gl.constexpr = words.shape[0]
     SPAN: gl.constexpr = words.shape[2]
@@ -145,7 +209,10 @@ def multiply(
         bar, word_tile, x_tile = full.index(slot), words.index(slot), xs.index(slot)
         ahead = scales_and_zeros(ptrs_N, first + step + 1, K, N, GROUP, ZEROS, SPAN)
         mbarrier.wait(bar, phase)
-        sum_NM = plus_chunk(sum_NM, word_tile, x_tile, held, GROUP, ZEROS, x_desc.dtype, LEFT)
+        if ZEROS == "bytes":
+            sum_NM = plus_scaled_chunk(sum_NM, word_tile, x_tile, held[0], x_desc.dtype, LEFT)
+        else:
+            sum_NM = plus_chunk(sum_NM, word_tile, x_tile, held, GROUP, ZEROS, x_desc.dtype, LEFT)
         held = ahead
         barrier()  # every warp has read the tiles
         there, chunk = step + STAGES < steps, first + step + STAGES
@@ -155,6 +222,8 @@ def multiply(
         if slot == STAGES:
             slot = 0
             phase ^= 1
+    if ZEROS == "bytes":
+        sum_NM *= gl.load(ptrs_N[1])[:, None]
     return sum_NM
 
 
@@ -181,7 +250,7 @@ def packed(
         x_desc, word_desc: Tiles [BLOCK_M, PLACES * SPAN] of x, and [BLOCK_N, SPAN] of words
             [chunks * N, SPAN]; behind an end they are 0.
         partial_ptr: [SPLIT_K, num_rows, N] float32, scratch.
-        scale_ptr, zero_ptr: [groups, N] float32.
+        scale_ptr, zero_ptr: As kernel `grouped` takes them.
         counter_ptr: [N / BLOCK_N] int32, zero before and after.
         steps: Chunks that one program multiplies.
     """

@@ -37,17 +37,47 @@ def numbers(byte_NK, zero_NK, place: tl.constexpr, CODE: tl.constexpr, DTYPE: tl
 
 @triton.jit
 def scaled(
-    sum_NM, byte_NK, x_KM, scale_ptrs_N, zero_ptrs_N,
-    place: tl.constexpr, CODE: tl.constexpr, ZEROS: tl.constexpr, HALF: tl.constexpr,
+    sum_NM, byte_NK, x_KM, scale_ptrs_N, zero_ptrs_N, place: tl.constexpr, CODE: tl.constexpr,
+    ZEROS: tl.constexpr, BYTES: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Return sums and one tile's product, by its scales. Without ZEROS all zero points are HALF."""
-    if ZEROS:
-        zero_NK = tl.load(zero_ptrs_N)[:, None]
+    """Return sums and one tile's product, by its scales. Without ZEROS all zero points are HALF.
+
+    With BYTES scales are 8-bit floats without a sign, by which numbers are multiplied. No digit is
+    lost: the number has two, and the scale four.
+    """
+    if BYTES:
+        half_N = (tl.load(scale_ptrs_N).to(tl.int32) << 7).to(tl.int16)
+        by_N = half_N.to(tl.float16, bitcast=True) * 256.0
+        w_NK = numbers(byte_NK, HALF, place, CODE, tl.float16) * by_N.to(tl.float16)[:, None]
+        sum_NM = tl.dot(w_NK.to(x_KM.dtype), x_KM, sum_NM, input_precision="ieee")
     else:
-        zero_NK = HALF
-    w_NK = numbers(byte_NK, zero_NK, place, CODE, x_KM.dtype)
-    scale_N = tl.load(scale_ptrs_N).to(tl.float32)
-    return sum_NM + tl.dot(w_NK, x_KM, input_precision="ieee") * scale_N[:, None]
+        if ZEROS:
+            zero_NK = tl.load(zero_ptrs_N)[:, None]
+        else:
+            zero_NK = HALF
+        w_NK = numbers(byte_NK, zero_NK, place, CODE, x_KM.dtype)
+        scale_N = tl.load(scale_ptrs_N).to(tl.float32)
+        sum_NM += tl.dot(w_NK, x_KM, input_precision="ieee") * scale_N[:, None]
+    return sum_NM
+
+
+@triton.jit
+def columns(x_ptrs_KM, column_K, K: tl.constexpr, CHUNK: tl.constexpr):
+    """Return columns of x, which may lie behind the last one where chunks do not divide a row."""
+    if K % CHUNK == 0:
+        x_KM = tl.load(x_ptrs_KM)
+    else:
+        x_KM = tl.load(x_ptrs_KM, mask=(column_K < K)[:, None], other=0.0)
+    return x_KM
+
+
+@triton.jit
+def by_rows(gate_NM, up_NM, factor_ptrs_N, N: tl.constexpr, GATED: tl.constexpr):
+    """Return sums times what their rows are multiplied by."""
+    gate_NM *= tl.load(factor_ptrs_N)[:, None]
+    if GATED:
+        up_NM *= tl.load(factor_ptrs_N + N)[:, None]
+    return gate_NM, up_NM
 
 
 @triton.jit
@@ -57,15 +87,16 @@ def grouped_packed(
     SORTED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr,
     GATE_LIMIT: tl.constexpr,
     ALPHA: tl.constexpr, SHIFT: tl.constexpr, CODE: tl.constexpr, PLACES: tl.constexpr,
-    SPAN: tl.constexpr, GROUP: tl.constexpr, ZEROS: tl.constexpr, HALF: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
+    SPAN: tl.constexpr, GROUP: tl.constexpr, ZEROS: tl.constexpr, BYTES: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Multiply blocks of pairs by their expert's matrix; see `kernels.moe.grouped`.
 
     Args:
         w_ptr: [experts, chunks, N, SPAN] bytes, PLACES * SPAN columns in a chunk; with GATED
             2 * N for N, gates first.
-        scale_ptr, zero_ptr: [experts, groups, N], likewise.
+        scale_ptr, zero_ptr: [experts, groups, N], likewise; with BYTES zero_ptr is [experts, N],
+            what rows are multiplied by.
     """
     ROWS: tl.constexpr = 2 * N if GATED else N
     CHUNK: tl.constexpr = PLACES * SPAN
@@ -87,7 +118,7 @@ def grouped_packed(
     w_ptrs_NK = w_ptr + expert.to(tl.int64) * (CHUNKS * ROWS * SPAN)
     w_ptrs_NK = w_ptrs_NK + row_N[:, None] * SPAN + k_K[None, :]
     scale_ptrs_N = scale_ptr + expert.to(tl.int64) * (GROUPS * ROWS) + row_N
-    zero_ptrs_N = zero_ptr + expert.to(tl.int64) * (GROUPS * ROWS) + row_N
+    zero_ptrs_N = zero_ptr + expert.to(tl.int64) * (ROWS if BYTES else GROUPS * ROWS) + row_N
     x_ptrs_KM = x_ptr + from_M.to(tl.int64)[None, :] * x_stride + k_K[:, None]
     gate_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up_NM = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
@@ -98,16 +129,14 @@ def grouped_packed(
         w_ptrs_NK += ROWS * SPAN
         for place in tl.static_range(PLACES):
             column = chunk * CHUNK + place * SPAN
-            if K % CHUNK == 0:
-                x_KM = tl.load(x_ptrs_KM + column)
-            else:
-                there_K = column + k_K < K
-                x_KM = tl.load(x_ptrs_KM + column, mask=there_K[:, None], other=0.0)
+            x_KM = columns(x_ptrs_KM + column, column + k_K, K, CHUNK)
             at = tl.minimum(column, K - 1) // GROUP * ROWS
             gate_NM = scaled(gate_NM, gate_NK, x_KM, scale_ptrs_N + at, zero_ptrs_N + at, place,
-                             CODE, ZEROS, HALF)  # fmt: skip
+                             CODE, ZEROS, BYTES, HALF)  # fmt: skip
             if GATED:
                 up_NM = scaled(up_NM, up_NK, x_KM, scale_ptrs_N + at + N, zero_ptrs_N + at + N,
-                               place, CODE, ZEROS, HALF)  # fmt: skip
+                               place, CODE, ZEROS, BYTES, HALF)  # fmt: skip
+    if BYTES:
+        gate_NM, up_NM = by_rows(gate_NM, up_NM, zero_ptrs_N, N, GATED)
     finish(y_ptr, gate_NM, up_NM, bias_ptr + expert * ROWS, n_N, m_M, to_M, end, N, BIAS, FIRST,
            GATED, ACTIVATION, LIMIT, GATE_LIMIT, ALPHA, SHIFT)  # fmt: skip
