@@ -93,8 +93,8 @@ class Graph:
         return self.record_pieces(lambda between: function())
 
     def record_pieces(self, function: Callable[[Between], Tensor]) -> Callable[[], Tensor]:
-        stream = recording_stream(torch.cuda.current_device())
-        stream.wait_stream(torch.cuda.current_stream())
+        stream, before = recording_stream(torch.cuda.current_device()), torch.cuda.current_stream()
+        stream.wait_stream(before)
         with torch.cuda.stream(stream):
             # Once as it is: kernels are compiled and libraries take their workspaces outside.
             function(lambda call: call())
@@ -103,6 +103,8 @@ class Graph:
             torch.cuda.empty_cache()
             with no_garbage():
                 parts, output = self._recorded(function)
+        # Sums of ranks must follow each other: two at a time take each other's numbers.
+        before.wait_stream(stream)
 
         def replay() -> Tensor:
             for part in parts:

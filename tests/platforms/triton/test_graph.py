@@ -35,7 +35,7 @@ class Device:
 
     def __init__(self) -> None:
         self.log: list[object] = []
-        self.current = "default"
+        self.current: object = Default(self)
         self.modes: list[object] = []
         self.pools = 0
         self.recording = self.broken = False
@@ -72,7 +72,11 @@ class Stream:
         self.device = device
 
     def wait_stream(self, other: object) -> None:
-        self.device.log.append(("wait for", other))
+        self.device.log.append(("wait", type(self), type(other)))
+
+
+class Default(Stream):
+    """That on which an engine's steps run."""
 
 
 class Recording:
@@ -91,7 +95,7 @@ class Recording:
 
     def capture_begin(self, capture_error_mode: str, pool: tuple[int, int] | None = None) -> None:
         assert pool is None or pool in self.alive, "a pool goes with the last recording in it"
-        assert self.device.current != "default", "the default stream cannot be recorded"
+        assert not isinstance(self.device.current, Default), "this stream cannot be recorded"
         assert not self.device.recording, "one after another"
         self.device.recording = True
         self.device.modes.append((capture_error_mode, torch.is_inference_mode_enabled()))
@@ -132,14 +136,15 @@ def test_recordings_share_a_pool_and_run_once_before(device: Device, graph: Grap
         return out
 
     replay = graph.record(step)
-    wait = ("wait for", "default")
-    assert device.log == ["new stream", wait, "run", "give back", ("begin", None), "run", "end"]
+    wait, join = ("wait", Stream, Default), ("wait", Default, Stream)
+    recorded = ["run", "end", join]
+    assert device.log == ["new stream", wait, "run", "give back", ("begin", None), *recorded]
     device.log.clear()
     assert replay() is out
     assert device.log == ["replay"]
     device.log.clear()
     graph.record(step)
-    assert device.log == [wait, "run", "give back", ("begin", (0, 1)), "run", "end"]
+    assert device.log == [wait, "run", "give back", ("begin", (0, 1)), *recorded]
 
 
 def test_behind_a_sleep_recordings_have_a_new_pool(
@@ -178,7 +183,7 @@ def test_calls_are_made_between_pieces(device: Device, graph: Graph) -> None:
         "run", "a", "run", "b", "run",
     ]  # fmt: skip
     begins = [("begin", None), ("begin", (0, 1)), ("begin", (0, 1))]
-    assert device.log[began:] == [entry for begin in begins for entry in (begin, "run", "end")]
+    assert device.log[began:-1] == [entry for begin in begins for entry in (begin, "run", "end")]
     device.log.clear()
     assert replay() is out
     assert device.log == ["replay", "a", "replay", "b", "replay"]
@@ -225,7 +230,7 @@ def test_a_failed_recording_leaves_the_process_fit_for_the_next(
 
     with torch.inference_mode(), pytest.raises(RuntimeError, match="not permitted"):
         graph.record(fail)
-    assert device.current == "default" and not device.recording
+    assert isinstance(device.current, Default) and not device.recording
     device.broken = False
     assert gc.isenabled() and not torch.is_inference_mode_enabled()
     out = torch.ones(1)
