@@ -59,6 +59,23 @@ class ExpertBalance:
             share.counts.zero_()  # of steps that warmed up
 
     @torch.inference_mode()
+    def meet(self) -> None:
+        """Exchange once what a round does, and change nothing. Called alike by all ranks.
+
+        Libraries connect two ranks when one of them first sends to the other, which takes longer
+        than many steps.
+        """
+        self._collect()
+        self._counts = torch.empty(0)
+        share, others = self._shares[0], [r for r in range(self._axis.size) if r != self._axis.rank]
+        assert share.state is not None
+        rows = list(rows_of(share.state(), share.everywhere.shape[1], 0))
+        pending = [self._group.send(row, rank) for rank in others for row in rows]
+        pending += [self._group.recv(torch.empty_like(row), r) for r in others for row in rows]
+        for transfer in pending:
+            transfer.wait()
+
+    @torch.inference_mode()
     def before_step(self) -> ExpertCounts | None:
         """Do what is due before the next step. Called alike by all ranks.
 
@@ -222,4 +239,7 @@ def balance_of(config: EngineConfig, ctx: BuildContext, axis: Axis) -> ExpertBal
             "where they are; choose another with --kernel moe=NAME, or leave enable_eplb out"
         )
     settled = max(SETTLED, config.num_steps_in_flight)
-    return ExpertBalance(ctx.mixtures, axis, ctx.communicator, config.eplb_step_interval, settled)
+    interval = config.eplb_step_interval
+    balance = ExpertBalance(ctx.mixtures, axis, ctx.communicator, interval, settled)
+    balance.meet()
+    return balance

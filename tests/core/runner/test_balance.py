@@ -103,7 +103,35 @@ def test_counts_are_read_when_no_step_before_them_is_under_way(monkeypatch) -> N
     ctx.mixtures[0].state = dict
     balance = balance_of(config, ctx, axis)
     assert balance is not None
+    events.clear()
     for _ in range(200):
         balance.before_step()
         events.append("step")
     assert events.index("read") - events.index("sent") - 1 >= 64
+
+
+def test_all_ranks_have_exchanged_what_a_round_exchanges() -> None:
+    """Before the first step, both ways, and nothing is changed."""
+    moved: list[tuple[str, int, int]] = []
+
+    def note(what: str):
+        return lambda x, rank: moved.append((what, rank, x.numel())) or Waited()
+
+    class Waited:
+        def wait(self) -> None:
+            assert len(moved) == 8, "all was asked for before"
+
+    group = SimpleNamespace(broadcast=lambda *_: None, send=note("send"), recv=note("recv"))
+    axis = Axis(1, 3)
+    share = share_of(6, axis, "cpu", 0)
+    held = {"weight": torch.arange(10.0).view(2, 5), "scale": torch.arange(2.0)}
+    kept = {name: tensor.clone() for name, tensor in held.items()}
+    share.state = lambda: held
+    share.counts.fill_(3)
+    balance = ExpertBalance([share], axis, group, 1)
+    balance.meet()
+    assert sorted(moved) == sorted(
+        (what, rank, size) for what in ("send", "recv") for rank in (0, 2) for size in (5, 1)
+    )
+    assert all(torch.equal(held[name], kept[name]) for name in held)
+    assert [balance.before_step() for _ in range(SETTLED)] == [None] * SETTLED

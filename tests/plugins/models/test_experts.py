@@ -115,6 +115,7 @@ def test_experts_that_move_change_no_logits(variants, checkpoints, stepper_class
         ExpertBalance(s.ctx.mixtures, axis, member, 1)
         for s, axis, member in zip(steppers, axes, group.members, strict=True)
     ]
+    group.run(lambda rank: balances[rank].meet())
     for turn in range(variant.max_model_len - 8):
         step = {0: draw(5), 1: draw(3)} if turn == 0 else {0: draw(1), 1: draw(1)}
 
