@@ -7,7 +7,8 @@ to its like in the next stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.models.base import Model, WideModel
+from hotshoe.runner.groups import Group
 from hotshoe.slots import CommunicatorOp, CommunicatorSpec, Rendezvous, Selector
 from hotshoe.slots.reference.communicator import serve_store
 from hotshoe.types import CacheSpec
@@ -26,15 +28,14 @@ from hotshoe.types.mesh import Mesh
 
 def group_of(
     selector: Selector, rendezvous: Rendezvous | None, ranks: Sequence[int]
-) -> CommunicatorOp | None:
+) -> Group | None:
     """Choose what connects ranks; None where there is one."""
     if len(ranks) == 1:
         return None
     hosts = rendezvous.hosts if rendezvous is not None else ()
     apart = len({hosts[rank] for rank in ranks}) > 1 if hosts else False
     spec = CommunicatorSpec(len(ranks), across_hosts=apart)
-    group: CommunicatorOp = selector.choose("communicator", spec)
-    return group
+    return Group(selector.choose("communicator", spec), spec.size)
 
 
 def check_divided(ctx: BuildContext, architecture: str) -> None:
@@ -92,6 +93,18 @@ class Peers:
                 place = rendezvous.among(ranks, axis.rank, name)
                 Path(place.directory).mkdir(exist_ok=True)
                 group.open(place)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Let steps run for a time in which neither group exchanges anything.
+
+        Ranks would wait for one another's kernels, of which a rehearsal leaves some out.
+        """
+        with ExitStack() as stack:
+            for group in (self.tp, self.pp):
+                if isinstance(group, Group):
+                    stack.enter_context(group.quiet())
+            yield
 
     def wait(self, device: str) -> None:
         """Return once all ranks of both groups have come here."""

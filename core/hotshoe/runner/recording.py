@@ -53,8 +53,8 @@ class Recorder:
         adapters: Of rows; None for none. What a step's adapters are is set before it is padded, so
             that all sizes are recorded at once.
         ranks: Those that take part in each step, None for one, and the device where they agree.
-            Nobody has rehearsed with several, so that a recording may have kernels to compile. All
-            sizes are recorded at once then.
+            All sizes are recorded at once then, while there is memory for all of them: ranks cannot
+            do without a recording that others have.
         every: Record all sizes at once in any case.
     """
 

@@ -169,9 +169,9 @@ class TorchWorker:
             gc.collect()
         self._context, self._model = ctx, model
         self._peers.wait(ctx.device)  # others may still be taking memory
-        # Kernels of several ranks wait for one another, which some that do nothing would not do.
-        if isinstance(self._platform, Rehearsing) and self._rendezvous is None:
-            with self._phase("compile kernels"), self._platform.rehearsal() as lacks:
+        if isinstance(self._platform, Rehearsing):
+            quiet, rehearsal = self._peers.quiet(), self._platform.rehearsal()
+            with self._phase("compile kernels"), quiet, rehearsal as lacks:
                 rehearse(self._probing_runner(Unrecorded()), self._config, lacks)
             free_caches(ctx.cache_layers)
             self._platform.release_memory()

@@ -476,6 +476,15 @@ class CommunicatorOp(Protocol):
         ...
 
 
+@runtime_checkable
+class RehearsedCommunicatorOp(Protocol):
+    """A `CommunicatorOp` with kernels that have to be compiled; see `Rehearsing`."""
+
+    def rehearse(self, x: Tensor) -> None:
+        """Call what would add up x, so that it is compiled, and launch nothing."""
+        ...
+
+
 def renewed(held: Tensor | None, fresh: Tensor) -> Tensor:
     """Return the held tensor with fresh values written where it lies; the fresh one at first.
 

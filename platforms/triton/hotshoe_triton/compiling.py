@@ -7,13 +7,17 @@ kernel. Whoever wants the kernel finds it in the folder then.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import importlib
 import json
 import os
+import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from triton import knobs
@@ -29,6 +33,10 @@ DONE = b"done"
 #: would time nothing.
 OWN = "hotshoe_"
 TIMES = Times()
+#: In Triton's folder, empty: its bytes are locked, though it has none.
+TURNS = "hotshoe-turns"
+#: `struct flock` of <fcntl.h>: type, whence, start, length, and a process, which stays 0.
+FLOCK = "hhqqi4x"
 
 
 class Driver:
@@ -97,6 +105,53 @@ class Compiler:
 
     def _tell(self, *words: Any) -> None:
         self._child.connection.send(json.dumps(words).encode())
+
+
+class Turns:
+    """Which of the processes that want a kernel compiles it: one at a time, of all on this host.
+
+    Each kernel has a byte of one file, which a process locks through an opened file of its own. A
+    lock goes with its process. Where the folder takes no locks, everybody compiles.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with suppress(OSError):
+            folder = Path(knobs.cache.dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(folder / TURNS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take(self, kernel: JITFunction, specialization: str, wait: bool = False) -> bool:
+        """Take the turn to compile a kernel; return whether nobody else has it.
+
+        Args:
+            wait: Until nobody has it.
+        """
+        how = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
+        try:
+            self._lock(how, fcntl.F_WRLCK, kernel, specialization)
+        except BlockingIOError:
+            return False
+        except OSError:  # no locks here
+            return True
+        return True
+
+    def leave(self, kernel: JITFunction, specialization: str) -> None:
+        """Let others have a kernel's turn."""
+        with suppress(OSError):
+            self._lock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, kernel, specialization)
+
+    def end(self) -> None:
+        """Leave all turns."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _lock(self, how: int, kind: int, kernel: JITFunction, specialization: str) -> None:
+        if self._file is not None:
+            name = hashlib.sha256((kernel.cache_key + specialization).encode()).digest()
+            place = int.from_bytes(name[:8]) >> 2  # far from the end of what offsets count
+            fcntl.fcntl(self._file, how, struct.pack(FLOCK, kind, os.SEEK_SET, place, 1, 0))
 
 
 def main() -> None:

@@ -62,6 +62,7 @@ class GpuPlatform(Platform, Generic[G]):
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._options = GpuOptions()
+        self._ranks = 1
 
     @abstractmethod
     def gpus(self) -> Sequence[G]:
@@ -124,6 +125,7 @@ class GpuPlatform(Platform, Generic[G]):
     def take_part(self, rank: int, size: int) -> None:
         """Take the GPU that lies `rank` places behind `platform_options.device`."""
         self._options = self._options.for_rank(rank, size, len(self.gpus()))
+        self._ranks = size
 
     def chosen(self) -> G:
         """Return the GPU that the options mean.
@@ -155,7 +157,7 @@ class GpuPlatform(Platform, Generic[G]):
         """See `hotshoe.platform.Rehearsing`."""
         from hotshoe_triton.rehearsal import rehearsal
 
-        return rehearsal(self._options.device)
+        return rehearsal(self._options.device, self._ranks)
 
     def prepare(self) -> None:
         """See `hotshoe.platform.Preparing`."""

@@ -5,6 +5,9 @@ else happens. In a rehearsal the launch of such a kernel does nothing, and the s
 next kernel. What the kernel would have written is zeros, so that operations behind it find indices
 that exist. Meanwhile processes compile what is not on disk. When the rehearsal is over, threads
 load all kernels from there, and compile what no process could.
+
+Ranks of one host meet the same kernels at the same time. Each kernel is compiled by that rank which
+first has a process free for it, and the others wait.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime.jit import JITFunction
 
-from hotshoe_triton.compiling import OWN, Compiler, settle, settle_all
+from hotshoe_triton.compiling import OWN, Compiler, Turns, settle, settle_all
 
-#: Most processes that compile, with a thread each that waits for it.
+#: Most processes that compile for all ranks of a host, and a rank's threads, which wait for them.
 PROCESSES = 12
 #: Held by the thread that loads a launcher. Triton gives all of them one name, and Python knows by
 #: a name the one that was loaded last.
@@ -40,7 +43,7 @@ UNWRITTEN = (
 
 
 @contextmanager
-def rehearsal(device: int) -> Iterator[Callable[[], bool]]:
+def rehearsal(device: int, ranks: int = 1) -> Iterator[Callable[[], bool]]:
     """Let this thread's launches of kernels that are not compiled do nothing, and compile them.
 
     At the end all are compiled, unless a step failed. A kernel that cannot be compiled says so when
@@ -48,12 +51,13 @@ def rehearsal(device: int) -> Iterator[Callable[[], bool]]:
 
     Args:
         device: Its number, for the threads.
+        ranks: How many of this host rehearse at the same time.
     """
     if knobs.runtime.jit_cache_hook is not None or knobs.runtime.interpret:
         yield lambda: False  # somebody else decides what is compiled, or nothing is
         return
     settle_all()  # as steps that are not rehearsed may meet some first
-    prompter = knobs.runtime.jit_cache_hook = _Prompter(device)
+    prompter = knobs.runtime.jit_cache_hook = _Prompter(device, ranks)
     try:
         with _zeros():
             yield prompter.lacks
@@ -70,16 +74,19 @@ class _Prompter:
 
     Args:
         device: Its number, for the threads.
+        ranks: How many share this host's processes.
     """
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, ranks: int) -> None:
         self._thread = threading.get_ident()
         self._met: list[tuple[dict[str, Any], str, _Coming]] = []
-        self._most = min(PROCESSES, os.cpu_count() or 1)
+        threads = min(PROCESSES, os.cpu_count() or 1)
+        self._most = max(threads // ranks, 1)
         take = torch.accelerator.set_device_index
-        self._pool = ThreadPoolExecutor(self._most, "hotshoe-compile", take, (device,))
+        self._pool = ThreadPoolExecutor(threads, "hotshoe-compile", take, (device,))
         self._compilers: list[Compiler] = []
         self._idle: SimpleQueue[Compiler] = SimpleQueue()
+        self._turns = Turns()
         self._looking = False
 
     def __call__(self, *, fn: Any, compile: Any, **rest: Any) -> bool:
@@ -130,9 +137,16 @@ class _Prompter:
         return bool(self._compilers)
 
     def _compile(self, coming: _Coming) -> None:
+        kernel = coming.kernel, coming.specialization
         compiler = self._idle.get()
-        compiler.compile(coming.kernel, coming.specialization)
-        self._idle.put(compiler)
+        try:
+            if mine := self._turns.take(*kernel):
+                compiler.compile(*kernel)
+        finally:
+            self._idle.put(compiler)
+        if not mine:
+            self._turns.take(*kernel, wait=True)
+        self._turns.leave(*kernel)
 
     def load(self) -> None:
         """Load what was met, and put it where it was waited for.
@@ -151,6 +165,7 @@ class _Prompter:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for compiler in self._compilers:
             compiler.end()
+        self._turns.end()
         for kept, key, coming in self._met:
             kept.pop(key, None)
             if not coming.found.cancel() and coming.found.exception() is None:

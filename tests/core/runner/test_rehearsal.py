@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from hotshoe.engine.start.setup import prepare
 from hotshoe.runner import worker
 from hotshoe.runner.rehearsal import Unrecorded, largest_step, mixed_steps
 from hotshoe.runner.runner import Runner
+from hotshoe.slots import Rendezvous
+from hotshoe.slots.reference.communicator import Communicator
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -116,3 +119,49 @@ def test_a_platform_that_compiles_sees_all_steps_before_they_run(
     assert {tuple(lengths) for lengths in real} <= {tuple(lengths) for lengths in platform.steps}
     assert largest_step(setup.config) in platform.steps
     made.close()
+
+
+class Ranked(Rehearsed):
+    """Serves several ranks, which are threads here."""
+
+    def take_part(self, rank: int, size: int) -> None:
+        pass
+
+
+def test_ranks_rehearse_without_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is exchanged meanwhile, though every step adds up and gathers; then it is."""
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    options = {"load_format": "dummy", "max_num_seqs": 4, "max_num_batched_tokens": 120}
+    config = EngineConfig(model=str(tmp_path), tensor_parallel_size=2, **options)
+    platforms = [Ranked(lacks=rank == 0) for rank in range(2)]
+    exchanges: list[tuple[int, bool]] = []
+    gather, warm_up = Communicator._gather, worker.Runner.warm_up
+
+    def watched(group: Communicator, x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+        exchanges.append((group.rank, platforms[group.rank].inside))
+        return gather(group, x, sizes)
+
+    def noted(runner: Runner, lengths: list[int]) -> None:
+        platform = platforms[runner._peers.mesh.tp.rank]
+        if platform.inside:
+            assert platform.steps is not None
+            platform.steps.append(list(lengths))
+        warm_up(runner, lengths)
+
+    monkeypatch.setattr(Communicator, "_gather", watched)
+    monkeypatch.setattr(worker.Runner, "warm_up", noted)
+
+    def start(rank: int) -> None:
+        setup = prepare(config, platform=platforms[rank], part=(rank, 2))
+        made = setup.torch_worker(Rendezvous(str(tmp_path), rank, 2, 60.0))
+        try:
+            made.load()
+            made.allocate_cache((4,))
+        finally:
+            made.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, range(2)))
+    assert all([32, 32, 32, 24] in (platform.steps or ()) for platform in platforms)
+    assert {rank for rank, _ in exchanges} == {0, 1}
+    assert not any(inside for _, inside in exchanges)

@@ -7,8 +7,10 @@ import inspect
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 from tests.platforms.triton.conftest import ON_DEVICE
 
@@ -58,6 +60,26 @@ def test_who_is_served(monkeypatch) -> None:
 def test_without_the_library_nobody_is() -> None:
     verdict = communicator.supports(CommunicatorSpec(2), FACTS["H200"])
     assert not verdict.accepted and "built without nccl" in verdict.reason
+
+
+def test_a_rehearsal_compiles_what_sums_would_launch() -> None:
+    met, launched = [], []
+    group = communicator.Communicator(CommunicatorSpec(2), FACTS["H200"])
+    group.rehearse(torch.zeros(8))  # nobody was met, so NCCL adds up
+    group._memories, group._rounds, group._max_looks = torch.zeros(2), torch.zeros(1), 1
+    group._constants = {"RANK": 0}
+    group._kernel = SimpleNamespace(
+        warmup=lambda *given, **named: met.append((given, named)), run=launched.append
+    )
+    x = torch.zeros(8, dtype=torch.bfloat16)
+    for other in (x[:0], x.int(), torch.zeros(communicator.max_bytes(2) + 1)):
+        group.rehearse(other)
+    assert not met
+    group.rehearse(x)
+    [(given, named)] = met
+    assert given == group._arguments(x, x)
+    assert named == {"grid": (communicator.PROGRAMS,), "RANK": 0}
+    assert not launched
 
 
 @pytest.mark.parametrize("size", range(2, 9))

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from hotshoe_triton import compiling
-from hotshoe_triton.compiling import Compiler, Driver, settle
+from hotshoe_triton.compiling import Compiler, Driver, Turns, settle
 
 HALF = tl.constexpr(0.5)
 
@@ -92,3 +93,40 @@ def test_nobody_waits_for_a_process_that_has_ended(compiler: Compiler) -> None:
 def test_a_process_ends_with_who_started_it(compiler: Compiler) -> None:
     compiler._child.connection.close()
     assert compiler._child.wait(30)
+
+
+@pytest.fixture
+def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Turns]:
+    """Of two ranks: locks belong to opened files, not to processes."""
+    monkeypatch.setattr(compiling.knobs.cache, "dir", str(tmp_path / "new"))
+    return [Turns(), Turns()]
+
+
+def test_one_has_the_turn_to_compile_a_kernel(turns: list[Turns]) -> None:
+    first, second = turns
+    fill_, halve_ = (SimpleNamespace(cache_key=key) for key in ("fill", "halve"))
+    assert first.take(fill_, "{}")
+    assert not second.take(fill_, "{}")
+    assert second.take(fill_, "{other}") and second.take(halve_, "{}")
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(second.take, fill_, "{}", wait=True)
+        assert not first.take(halve_, "{}")
+        assert not waits.done()
+        first.leave(fill_, "{}")
+        assert waits.result(60)
+    assert not first.take(fill_, "{}")
+    second.end()
+    assert first.take(fill_, "{}") and first.take(halve_, "{}")
+    first.end()
+
+
+def test_everybody_compiles_where_no_turn_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(compiling.knobs.cache, "dir", str(tmp_path / "file"))
+    kernel = SimpleNamespace(cache_key="fill")
+    for turns in (Turns(), Turns()):
+        assert turns.take(kernel, "{}") and turns.take(kernel, "{}", wait=True)
+        turns.leave(kernel, "{}")
+        turns.end()

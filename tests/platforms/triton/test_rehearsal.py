@@ -6,12 +6,15 @@ Triton compiles for a device that is not here, in a process of its own: this one
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from triton import knobs
 
-from hotshoe_triton.rehearsal import rehearsal
+from hotshoe_triton.rehearsal import _Prompter, rehearsal
 
 KERNELS = """
 import triton
@@ -148,3 +151,48 @@ def test_nothing_is_rehearsed_where_somebody_else_decides(monkeypatch: pytest.Mo
     monkeypatch.setattr(knobs.runtime, "jit_cache_hook", print)
     with rehearsal(0):
         assert knobs.runtime.jit_cache_hook is print
+
+
+class Compiler:
+    """Looks on the disk before it compiles, as Triton does, and takes its time."""
+
+    def __init__(self, disk: list[str]) -> None:
+        self._disk = disk
+
+    def compile(self, kernel: SimpleNamespace, specialization: str) -> None:
+        if kernel.cache_key not in self._disk:
+            time.sleep(0.005)
+            self._disk.append(kernel.cache_key)
+
+    def end(self) -> None:
+        pass
+
+
+def test_ranks_share_the_kernels_that_all_want(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is compiled twice, though both ranks ask for all of them at the same time."""
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    disk: list[str] = []
+    ranks, size = [_Prompter(0, 2) for _ in range(2)], 2
+    kernels = [
+        SimpleNamespace(kernel=SimpleNamespace(cache_key=str(n)), specialization="")
+        for n in range(20)
+    ]
+    for rank in ranks:
+        for _ in range(size):
+            rank._compilers.append(Compiler(disk))
+            rank._idle.put(rank._compilers[-1])
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(rank._compile, kernel) for kernel in kernels for rank in ranks]
+        for done in asked:
+            done.result(60)
+    assert sorted(disk, key=int) == [str(n) for n in range(20)]
+    assert all(rank._idle.qsize() == size for rank in ranks)
+    for rank in ranks:
+        rank.end()
+
+
+def test_processes_are_divided_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert [_Prompter(0, ranks)._most for ranks in (1, 2, 8, 16)] == [12, 6, 1, 1]
