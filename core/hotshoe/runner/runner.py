@@ -96,9 +96,9 @@ class Runner:
         self._blocks = nulls.view(-1, 1, 1).repeat(1, shape[0], self._rows.max_blocks)
         sampling = (limits.eos_token_ids, self._tokens, limits.max_logprobs, ops.processors)
         self._sampler = Sampler(model.vocab_size, ops.sample, *sampling)
-        # A recorded step that decodes samples as well where nobody else needs what it computes.
-        alone = self._is_last and self._peers.tp is None and GENERATE in model.tasks
-        recorded = max(limits.graph_sizes, default=0) if alone else 0
+        # A recorded step that decodes samples as well: all ranks do, and take the first's tokens.
+        samples = self._is_last and GENERATE in model.tasks
+        recorded = max(limits.graph_sizes, default=0) if samples else 0
         self._choice = RecordedSampling.of(self._sampler, ops.sample, recorded, device)
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
@@ -349,8 +349,6 @@ class Runner:
             tokens = sampled.tokens
         else:
             tokens = torch.empty(len(inputs.sample_rows), dtype=torch.int64, device=logits.device)
-        if group is not None:
-            group.broadcast(tokens, 0)
         if ahead is None:
             self._put(places, tokens)
             return sampled, None
@@ -358,7 +356,9 @@ class Runner:
         return sampled, ahead(inputs, index, verified, self._put(places, tokens))
 
     def _put(self, places: Tensor, tokens: Tensor) -> Tensor:
-        """Write sampled tokens into the table, and return them as they stand there."""
+        """Write the first rank's tokens into the table, and return them as they stand there."""
+        if self._peers.tp is not None:
+            self._peers.tp.broadcast(tokens, 0)
         # A failed row's -1 must not become an index before the engine hears of it.
         tokens = tokens.clamp(min=0).to(torch.int32)
         self._flat_tokens.index_copy_(0, places, tokens)

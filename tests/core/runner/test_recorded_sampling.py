@@ -9,6 +9,7 @@ import torch
 from hotshoe.layers import ViewPlan
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.limits import Operations, RunnerLimits
+from hotshoe.runner.peers import Peers
 from hotshoe.runner.runner import Runner
 from hotshoe.slots import GraphSpec, SampleSpec, TransferSpec, whole_step
 from hotshoe.slots.reference.graph import Graph
@@ -75,14 +76,16 @@ class Pair:
         self.runners = [self._runner(table, op, n) for op, n in zip(self.ops, sizes, strict=True)]
         self._next = 0
 
-    def _runner(self, table: torch.Tensor, op: Recordable, recorded: int) -> Runner:
+    def _runner(
+        self, table: torch.Tensor, op: Recordable, recorded: int, peers: Peers | None = None
+    ) -> Runner:
         sizes = (1, 2, 4, recorded) if recorded else ()
         limits = RunnerLimits(
             ROWS, LENGTH, BLOCK, max_logprobs=5, max_samples=16, null_blocks=(99,),
             graph_sizes=sizes, piece_sizes=(), eos_token_ids=(7,),
         )  # fmt: skip
         ops = Operations(op, Transfer(TransferSpec(2), FACTS), Graph(GraphSpec(ROWS), FACTS))
-        runner = Runner(TableModel(table), ops, "cpu", limits, [ViewPlan(0, whole_step)])
+        runner = Runner(TableModel(table), ops, "cpu", limits, [ViewPlan(0, whole_step)], peers)
         runner.record_graphs()
         return runner
 
@@ -155,3 +158,46 @@ def test_a_result_outlives_the_next_step(pair: Pair) -> None:
     steps = [runner.execute(plan) for plan in plans]
     expected = [other.execute(plan).result().tokens for plan in plans]
     assert [step.result().tokens for step in steps] == expected
+
+
+class Told:
+    """Of two ranks: the first says its tokens, and the second, which runs behind it, hears them."""
+
+    size = 2
+
+    def __init__(self, rank: int, said: list[torch.Tensor]) -> None:
+        self.rank, self._said = rank, said
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        assert source == 0
+        if self.rank == 0:
+            self._said.append(x.clone())
+            return x
+        return x.copy_(self._said.pop(0))
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_ranks_go_on_from_the_tokens_of_the_first(pair: Pair) -> None:
+    """Though the second would sample others: here it has other logits."""
+    said: list[torch.Tensor] = []
+    tables = pair.runners[0]._model.table, torch.randn(VOCAB, VOCAB)
+    ops = Recordable(), Recordable()
+    ranks = [
+        pair._runner(tables[rank], ops[rank], ROWS, Peers(tp=Told(rank, said))) for rank in range(2)
+    ]
+    said.clear()
+    for op in ops:
+        op.rows.clear()
+    fresh = [new(0, 5, PLAIN[0]), new(2, 6, PLAIN[1]), new(3, 8, PLAIN[2]), new(4, 8, PLAIN[3])]
+    for number in range(8):
+        if number == 5:
+            fresh = [new(1, 9, STAGED[0])]
+        rows = [0, 2, 3, 4] if number < 5 else [0, 1, 2, 3, 4]
+        plan = StepPlan(number, fresh if number in (0, 5) else [], rows, [1] * len(rows))
+        results = [runner.execute(plan).result() for runner in (*ranks, pair.runners[1])]
+        assert results[0] == results[2]
+        assert not said
+        assert torch.equal(ranks[0]._tokens[rows], ranks[1]._tokens[rows])
+    assert ops[1].rows == [4] * 5 + [5] * 3, "each rank samples within its recording"
