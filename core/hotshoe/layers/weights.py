@@ -283,10 +283,6 @@ class WeightTable:
         given = set(names)
         if not given:
             raise CheckpointError("the update holds no tensor that this model uses")
-        held: dict[str, set[str]] = {}  # forms in which the numbers of a matrix are wanted
-        for name, known in self.expected.items():
-            if any(place is not None and place.numbers for place in known.places):
-                held.setdefault(_matrix(name), set()).add(name)
         for name in given:
             for place in self.expected[name].places:
                 if place is None or place.holder.state is None:
@@ -295,7 +291,10 @@ class WeightTable:
                         f"{name} cannot be replaced in place: {who} does not tell its state; "
                         "start the engine anew"
                     )
-                if missing := {*place.needs, *held.get(_matrix(name), ())} - given:
+                needs = set(place.needs)
+                if place.holder.slot == "embedding":  # whose numbers a product may have otherwise
+                    needs |= {n for n in self.expected if _matrix(n) == _matrix(name)}
+                if missing := needs - given:
                     raise CheckpointError(
                         f"the update holds {name} but not {_listed(missing)}, "
                         f"which {_called(place.holder)} takes together with it"

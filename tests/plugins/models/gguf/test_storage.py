@@ -1,5 +1,6 @@
 """Packed matrices: canonical forms hold the same numbers, whole blocks go to each rank."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from tests.plugins.models.gguf.test_blocks import draw, oracle
 
 from hotshoe.engine.explain.fates import WeightFate, fates
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import BuildContext, Linear, Matrix, Share
+from hotshoe.layers import BuildContext, Embedding, Linear, Logits, Matrix, Share
 from hotshoe.loader.checkpoint import feed
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, Candidate, LinearSpec, Selector, accept
@@ -128,3 +129,26 @@ def test_layers_keep_what_some_kernel_takes(
     source = Tensors([Header(path)], FAMILIES["qwen2"], {}, torch.float32)
     dense = torch.cat([source.tensor(f"{name}.weight") for name in layers])
     torch.testing.assert_close(layer(x), x @ dense.T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_tied_output_matrix_is_packed_on_the_host(tmp_path: Path, device: str) -> None:
+    tensors = {"token_embd.weight": np.random.randn(12, 64).astype(np.float32)}
+    path = write(tmp_path / "m.gguf", "qwen2", {}, tensors, lambda name: "Q8_0")
+    name, facts = "model.embed_tokens", replace(FACTS, device=device)
+    packed = Packed({f"{name}.weight": "Q8_0"}, frozenset({f"{name}.weight"}))
+    kernel = Candidate("linear", "kernel", lambda spec, facts: accept(1), Kernel)
+    ctx = BuildContext(Selector(SLOTS, [kernel], facts), "float32", "float32", 4, 32, format=packed)
+    embedding = Embedding(ctx, name, 12, 64)
+    logits = Logits(ctx, name, 12, 64, quantize=True, adapted="lm_head")
+    assert packed.kept == ({f"{name}.blocks"} if device == "cpu" else set())
+    if device != "cpu":
+        return
+    feed(ctx.weights, Tensors([Header(path)], FAMILIES["qwen2"], {}, torch.float32, packed.kept))
+    ctx.weights.check_complete()
+    table = Tensors([Header(path)], FAMILIES["qwen2"], {}, torch.float32).tensor(f"{name}.weight")
+    ids, hidden = torch.tensor([3, 11], dtype=torch.int32), torch.randn(2, 64)
+    torch.testing.assert_close(embedding(ids), table[ids.long()])
+    torch.testing.assert_close(logits(hidden), hidden @ table.T, rtol=1e-5, atol=1e-4)
+    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight but not .*\.blocks"):
+        ctx.weights.check_update([f"{name}.weight"])
