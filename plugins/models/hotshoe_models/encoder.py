@@ -33,6 +33,7 @@ from hotshoe.slots import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.types.pooling import PoolingKind
 from hotshoe_models.encoder_spec import EncoderLayer, EncoderSpec
 from hotshoe_models.mlps import parts_of
+from hotshoe_models.relative import RelativeAttention
 
 #: Maps [num_tokens, hidden_size] to the same shape.
 Norm: TypeAlias = "Callable[[Tensor], Tensor]"
@@ -69,7 +70,11 @@ class Encoder:
         self._separator = None if single else spec.separator
         self._unseen = None if ctx.late is None else ctx.late.unseen
         self._embedding_norm = _optional_norm(spec, ctx, names.embedding_norm)
-        self._attention = _Attention(spec, ctx)
+        self._attention: _Attention | RelativeAttention
+        if spec.relative is None:
+            self._attention = _Attention(spec, ctx)
+        else:
+            self._attention = RelativeAttention(spec, spec.relative, ctx)
         self._layers = [_Layer(spec, ctx, i, self._attention) for i in range(len(spec.layers))]
         self._final_norm = _optional_norm(spec, ctx, names.final_norm)
         ctx.weights.ignore(names.unused)
@@ -152,6 +157,10 @@ def num_seen(unseen: Tensor, positions: Tensor, starts: Tensor) -> Tensor:
     return ends.new_zeros(len(starts) - 1).scatter_reduce_(0, request, ends, "amax")
 
 
+#: What a layer asks for, and the table of its rotation.
+Asked: TypeAlias = tuple[PackedAttentionSpec, Tensor | None]
+
+
 class _Attention:
     """The operations of all layers: one for each window and rotation."""
 
@@ -167,7 +176,7 @@ class _Attention:
             self._bias = spec.bias.table(ctx, spec.num_heads)
             self._plain = replace(self._plain, bias_span=self._bias.span)
 
-    def add(self, layer: EncoderLayer) -> tuple[PackedAttentionSpec, Tensor | None]:
+    def add(self, layer: EncoderLayer) -> Asked:
         """Return what a layer asks for, and the table of its rotation."""
         rotation, ctx, table = layer.rotation, self._ctx, None
         window = layer.window
@@ -200,15 +209,22 @@ class _Attend:
     positions: Tensor
     bias: Tensor | None
 
-    def __call__(self, spec: PackedAttentionSpec, table: Tensor | None, qkv: Tensor) -> Tensor:
+    def __call__(self, asked: Asked, project: Callable[[Tensor], Tensor], taken: Tensor) -> Tensor:
+        spec, table = asked
         op, plan = self.plans[spec]
-        return op(qkv, self.positions, table, plan, self.bias)
+        return op(project(taken), self.positions, table, plan, self.bias)
 
 
 class _Layer:
     """Attention and MLP, each with its norm before or behind it."""
 
-    def __init__(self, spec: EncoderSpec, ctx: BuildContext, i: int, attention: _Attention) -> None:
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        ctx: BuildContext,
+        i: int,
+        attention: _Attention | RelativeAttention,
+    ) -> None:
         names, prefix, size = spec.names, spec.names.layer.format(i), spec.hidden_size
         heads = Section(spec.num_heads, spec.channels)
         width = heads.units * heads.width
@@ -222,14 +238,14 @@ class _Layer:
         normed = spec.layers[i].normed or not spec.norms_first
         self._attention_norm = _norm(spec, ctx, prefix + names.attention_norm) if normed else None
         self._mlp_norm = _norm(spec, ctx, prefix + names.mlp_norm)
-        self._first, (self._spec, self._table) = spec.norms_first, attention.add(spec.layers[i])
+        self._first, self._asked = spec.norms_first, attention.add(spec.layers[i])
 
-    def __call__(self, hidden: Tensor, attend: _Attend) -> Tensor:
+    def __call__(self, hidden: Tensor, attend: Any) -> Tensor:
         """Map [num_tokens, hidden_size] to the next layer's."""
         norm, taken = self._attention_norm, hidden
         if self._first and norm is not None:
             taken = norm(hidden)
-        hidden = hidden + self._o(attend(self._spec, self._table, self._qkv(taken)))
+        hidden = hidden + self._o(attend(self._asked, self._qkv, taken))
         if self._first:
             return hidden + self._mlp(self._mlp_norm(hidden))
         assert norm is not None

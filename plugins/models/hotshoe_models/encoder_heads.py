@@ -55,6 +55,7 @@ class HeadNames:
 #: By the model that has no head; others are as BERT's.
 NAMES = {
     "BertModel": HeadNames("pooler.dense", "classifier", "tanh"),
+    "DebertaV2Model": HeadNames("pooler.dense", "classifier", "gelu"),
     "DistilBertModel": HeadNames("pre_classifier", "classifier", "relu"),
     "ElectraModel": HeadNames("classifier.dense", "classifier.out_proj", "gelu"),
     "ModernBertModel": HeadNames("head.dense", "classifier", "gelu", "head.norm"),

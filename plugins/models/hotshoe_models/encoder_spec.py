@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe.layers import Rotation
+from hotshoe_models.disentangled import Distances
 from hotshoe_models.distances import BiasRule
 
 
@@ -49,6 +50,20 @@ class EncoderLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class Relative:
+    """Rows of distances that queries and keys meet, in a table that all layers share.
+
+    Attributes:
+        name, norm: Of the table, and of the norm of its rows; None for none.
+        distances: Which rows.
+    """
+
+    name: str
+    norm: str | None
+    distances: Distances
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderSpec:
     """An architecture.
 
@@ -58,6 +73,7 @@ class EncoderSpec:
         rms: Norms are RMS norms.
         head_dim, scale: Channels of a head, and the factor on q·k; None for the usual ones.
         bias: What is added to logits by distance; None for nothing.
+        relative: What queries and keys meet beside each other; None for nothing.
         norms_first: Norms come in front of blocks, not behind the addition of their results.
         attention_bias, mlp_bias, norm_bias: Which matrices and norms have biases.
         up_bias: The first matrices of MLPs have one, where `mlp_bias` is.
@@ -81,6 +97,7 @@ class EncoderSpec:
     head_dim: int | None = None
     scale: float | None = None
     bias: BiasRule | None = None
+    relative: Relative | None = None
     norms_first: bool = False
     attention_bias: bool = True
     mlp_bias: bool = True

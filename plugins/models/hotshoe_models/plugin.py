@@ -253,6 +253,7 @@ ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
 _ENCODERS = {
     "Bert": ("bert:build", 0),
     "Camembert": ("bert:build_roberta", 2),
+    "DebertaV2": ("deberta:build", 0),
     "DistilBert": ("distilbert:build", 0),
     "Electra": ("bert:build_electra", 0),
     "Gte": ("gte:build", 0),

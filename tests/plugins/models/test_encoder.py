@@ -45,7 +45,18 @@ MODERN = {
 }
 DISTIL = {"dim": 64, "hidden_dim": 96, "n_layers": 2, "n_heads": 4}
 T5 = {"d_model": 64, "d_kv": 24, "d_ff": 96, "num_layers": 2, "num_heads": 4, "n_positions": 64}
+DEBERTA = {
+    "relative_attention": True,
+    "position_biased_input": False,
+    "position_buckets": 12,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "pos_att_type": ["p2c", "c2p"],
+    "type_vocab_size": 0,
+    "max_relative_positions": -1,
+}
 VALUES = {
+    "DebertaV2": DEBERTA,
     "DistilBert": DISTIL,
     "Electra": {"embedding_size": 64},
     "EuroBert": {"pad_token_id": 0},
@@ -60,6 +71,9 @@ NAMES = [name.removesuffix("ForSequenceClassification") for name in ENCODER_CLAS
 #: Those that transformers has.
 FAMILIES = [name for name in NAMES if name not in ("JinaBert", "New")]
 VARIANTS = [
+    ("DebertaV2", {}),
+    ("DebertaV2", {"position_buckets": -1, "max_relative_positions": 40, "norm_rel_ebd": "none"}),
+    ("DebertaV2", {"pos_att_type": ["c2p"]}),
     ("DistilBert", {"activation": "relu"}),
     ("Electra", {}),
     ("EuroBert", {"num_key_value_heads": 2}),
@@ -288,6 +302,11 @@ def test_every_encoder_is_tested() -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
+        ("DebertaV2", {"conv_kernel_size": 3}, "is served with 0"),
+        ("DebertaV2", {"share_att_key": False}, "positions share matrices"),
+        ("DebertaV2", {"pos_att_type": "p2p"}, "knows only c2p and p2c"),
+        ("DebertaV2", {"position_buckets": 200}, "have 2 to 125"),
+        ("DebertaV2", {"position_biased_input": True}, "where it is false"),
         ("ModernBert", {"classifier_pooling": "max"}, "knows only cls and mean"),
         ("ModernBert", {"classifier_activation": "glu"}, "knows only gelu"),
         ("Electra", {"embedding_size": 32}, "where it is the hidden size"),
