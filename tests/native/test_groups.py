@@ -70,6 +70,8 @@ def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], mi
     n, k, group = shape
     w = Weight(bits, n, k, group, minima)
     packed = w.pack(native)
+    # More rows meet weights in the dtype of x.
+    direct = 4 if native.__name__.endswith(("bf16", "amx")) else 16
     for m in (0, 1, 2, 3, 5, 16, 17, 40):
         for x_dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(m, k + 5).to(x_dtype)[:, :k]
@@ -77,7 +79,7 @@ def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], mi
                 got = run(native, w, packed, x, bias, y_dtype).double()
                 want = x.double() @ w.wide.T + (0 if bias is None else bias.double())
                 size = x.double().abs() @ w.size.T + (0 if bias is None else bias.double().abs())
-                unit = UNIT[y_dtype] + (UNIT[x_dtype] if m > 16 else UNIT[torch.float32])
+                unit = UNIT[y_dtype] + (UNIT[x_dtype] if m > direct else UNIT[torch.float32])
                 assert ((got - want).abs() <= unit * size).all(), (m, x_dtype, y_dtype)
 
 

@@ -42,7 +42,9 @@ MINIMAX = marked(
 )
 KIMI_K3 = marked(
     "kimi_k3",
-    Markers(("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), rest=_without_marks),
+    Markers(
+        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), rest=_without_marks, dropped=MARKS
+    ),
     ("<|open|>", "<|close|>", "<|sep|>"),
     special=True,
 )

@@ -39,7 +39,7 @@ _STRING = "string"
 _KINDS = (ANY_TYPE - {"integer"}) | {"number"}
 _ENDS = StopAutomaton((VALUE_END,))
 #: How a grammar writes the value of an argument, but for its type.
-_TAGS = Tags("kimi_k3", BEGIN, END, CALL, '"', CALL_END, KEY, ('"',), VALUE_END, gap="")
+TAGS = Tags("kimi_k3", BEGIN, END, CALL, '"', CALL_END, KEY, ('"',), VALUE_END, gap="")
 
 
 def _open(context: ParseContext) -> ResponseParser:
@@ -130,7 +130,7 @@ def _tags_of(argument: Argument) -> Tags:
     """Return the tags of an argument; one that may be of several types but text has the first."""
     types = types_of(argument.schema, argument.schema) - {_STRING}
     kind = min(types, default="null").replace("integer", "number")
-    return replace(_TAGS, kinds=(f'{TYPE}{_STRING}"{SEP}', f'{TYPE}{kind}"{SEP}'))
+    return replace(TAGS, kinds=(f'{TYPE}{_STRING}"{SEP}', f'{TYPE}{kind}"{SEP}'))
 
 
 FORMAT = ParserFormat(

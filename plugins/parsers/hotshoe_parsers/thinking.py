@@ -26,6 +26,7 @@ class Markers:
         begins: Each may open the reasoning.
         ends: Each may close it.
         answer, rest: Marks around the answer behind it, if any, and what reads all behind that.
+        dropped: What `rest` leaves out.
         prompts: Ends of prompts behind which a response begins with reasoning.
     """
 
@@ -34,6 +35,7 @@ class Markers:
     answer: tuple[str, str] | None = None
     prompts: tuple[str, ...] = ()
     rest: Callable[[Reader, Take], Steps[None]] = Reader.rest
+    dropped: tuple[str, ...] = ()
 
 
 def marked(
@@ -49,7 +51,7 @@ def marked(
     found = ParserFormat(
         name,
         open_parser,
-        markers=(*markers.begins, *markers.ends, *(markers.answer or ())),
+        markers=(*markers.begins, *markers.ends, *(markers.answer or ()), *markers.dropped),
         template_marks=template_marks,
         keep_special_tokens=special,
         reasoning_begins=prompts,

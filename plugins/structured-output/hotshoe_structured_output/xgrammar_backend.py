@@ -107,6 +107,8 @@ def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
             return "free text behind a first section with opening, separator or closing"
         if tag.closing and not all(tag.openings) and not tag.at_least_one:
             return "a structural tag with closing, but no opening"
+        if any(a != b and a.endswith(b) for a in tag.triggers for b in tag.triggers):
+            return "a trigger that another one ends with"
         schemas = tag.schemas
         patterns = [part.value for part in tag.parts() if part.kind == "regex"]
         refused = next((reason for one in patterns if (reason := _regex_refusal(one))), None)

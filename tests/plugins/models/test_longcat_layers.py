@@ -20,7 +20,7 @@ def test_idle_experts_put_out_what_they_take(favored):
     experts = object.__new__(IdleExperts)
     logits = torch.randn(5, 7)
     experts._count, experts._top_k, experts._scale, experts._sum = 4, 3, 1.5, None
-    experts._linear, experts._experts = lambda x: logits, Plain()
+    experts._scores, experts._experts = lambda x: logits, Plain()
     experts._correction = torch.zeros(7)
     experts._correction[list(favored)] = 5.0
     x = torch.randn(5, 8)

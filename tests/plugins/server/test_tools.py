@@ -19,6 +19,7 @@ from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat
 from hotshoe.text.response import choose_format, collect
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import GrammarSpec
+from hotshoe_parsers.kimi_k3 import TAGS as KIMI_K3
 from hotshoe_parsers.plugin import TOOL_FORMATS
 from hotshoe_parsers.xml_calls import TABLE
 from hotshoe_server.conversation import ToolPlan
@@ -140,7 +141,7 @@ def marked(plugins) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     found = [choose_format(plugins, "tool", name, {}) for name in FORMATS]
     marks = {mark for one in found for mark in one.markers}
-    within = ((tags.key, *tags.key_end, *tags.kinds, tags.value_end) for tags in TABLE)
+    within = ((tags.key, *tags.key_end, *tags.kinds, tags.value_end) for tags in (*TABLE, KIMI_K3))
     marks -= {mark for marks_of_one in within for mark in marks_of_one}
     backend.add_special_tokens(sorted(marks))
     return Tokenizer(backend, {"eos_token": "<|im_end|>"}, {})
@@ -187,7 +188,8 @@ def written_arguments(content: Any, arguments: dict[str, str]) -> str:
 
 LEADING = "with leading, marks or preface is not supported"
 #: What xgrammar refuses, and why.
-REFUSED = dict.fromkeys(("harmony", "llama3_json", "pythonic", "xlam"), LEADING)
+REFUSED = dict.fromkeys(("harmony", "kimi_k3", "llama3_json", "pythonic", "xlam"), LEADING)
+REFUSED["gigachat3"] = "a trigger that another one ends with"
 REFUSED["olmo3"] = "a repeated group in a regular expression"
 
 
