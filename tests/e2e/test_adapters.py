@@ -287,7 +287,8 @@ BROKEN = {
     "a pattern": ({"config": {"alpha_pattern": {"(a+)+": 1}}}, "and only names are served"),
     "no pattern": ({"config": {"rank_pattern": [2]}}, "is no JSON object"),
     "no scale": ({"config": {"lora_alpha": "x"}}, "lora_alpha must be a number"),
-    "another method": ({"config": {"peft_type": "IA3"}}, "'IA3' is not served"),
+    "another method": ({"config": {"peft_type": "IA3"}}, "adapter 'all': .*'IA3' is not served"),
+    "aLoRA": ({"config": {"alora_invocation_tokens": [1, 2]}}, r"tokens \[1, 2\] is not served"),
 }
 
 

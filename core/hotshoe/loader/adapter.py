@@ -42,6 +42,8 @@ _SERVED: dict[str, tuple[object, ...]] = {
     "lora_bias": (None, False),
     "layer_replication": (None, []),
     "trainable_token_indices": (None, [], {}),
+    "alora_invocation_tokens": (None, []),  # from which token on an adapter counts
+    "use_qalora": (None, False),
     "fan_in_fan_out": (None, False, True),  # of the base's matrix; factors lie as others
 }
 

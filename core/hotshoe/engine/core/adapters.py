@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping
 
-from hotshoe.errors import RequestError
+from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.executor import AdapterWorker, Worker
 from hotshoe.suggest import did_you_mean
 
@@ -73,7 +73,10 @@ class Adapters:
         if name not in self._keys and len(self._keys) >= MAX_ADAPTERS:
             raise RequestError(f"{MAX_ADAPTERS} adapters are loaded; unload one first", "lora_name")
         _check_unused(name, used)
-        _taking(worker).load_adapter(name, path)
+        try:
+            _taking(worker).load_adapter(name, path)
+        except CheckpointError as error:
+            raise CheckpointError(f"adapter {name!r}: {error}") from None
         self._paths[name] = path
         self._keys[name] = f"{next(self._count)}:{name}"
 
