@@ -104,7 +104,8 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         other = values.get(name)
         if other and (not isinstance(other, Mapping) or other.get("format") != "dense"):
             values.refuse(name, "is not read; use a checkpoint that is quantized and no more")
-    values.one_of(("compressed",), "quantization_status", default="compressed")
+    # Of a frozen checkpoint, too, numbers are stored in the form that is named.
+    values.one_of(("compressed", "frozen"), "quantization_status", default="compressed")
     groups = values.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         values.refuse("config_groups", "must hold at least one group")

@@ -124,7 +124,7 @@ BAD = [
     (compressed.read, grouped({"dynamic": True}), "dynamic must be false"),
     (compressed.read, grouped(format="float-quantized"), "num_bits must be 8"),
     (compressed.read, grouped(format="mxfp8-quantized"), "num_bits is read as 8, not 4"),
-    (compressed.read, grouped(quantization_status="frozen"), "quantization_status is read as"),
+    (compressed.read, grouped(quantization_status="calibration"), "quantization_status is read as"),
     (compressed.read, grouped(sparsity_config={"format": "x"}), "sparsity_config is not read"),
     (compressed.read, grouped(kv_cache_scheme="fp8"), "kv_cache_scheme must be an object"),
     (compressed.read, grouped(kv_cache_scheme=[]), "kv_cache_scheme must be an object"),
