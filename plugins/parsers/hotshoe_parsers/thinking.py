@@ -25,8 +25,7 @@ class Markers:
     Attributes:
         begins: Each may open the reasoning.
         ends: Each may close it.
-        answer, rest: Marks around the answer behind it, if any, and what reads all behind that.
-        dropped: What `rest` leaves out.
+        answer, rest, dropped: Marks around the answer, what reads the rest, and what that omits.
         prompts: Ends of prompts behind which a response begins with reasoning.
     """
 
@@ -41,7 +40,6 @@ class Markers:
 def marked(
     name: str, markers: Markers, template_marks: tuple[str, ...], special: bool = False
 ) -> ParserFormat:
-    prompts = markers.prompts or markers.begins
     ends = StopAutomaton(markers.ends)
 
     def open_parser(context: ParseContext) -> ResponseParser:
@@ -54,7 +52,7 @@ def marked(
         markers=(*markers.begins, *markers.ends, *(markers.answer or ()), *markers.dropped),
         template_marks=template_marks,
         keep_special_tokens=special,
-        reasoning_begins=prompts,
+        reasoning_begins=markers.prompts or markers.begins,
         reasoning_ends=markers.ends,
     )
     return found
