@@ -22,6 +22,7 @@ from typing import Any
 
 from hotshoe.cli.session import MIB
 from hotshoe.cli.table import table
+from hotshoe.host import granted_memory, physical_memory
 from hotshoe.plugins.survey import survey
 
 OWN = "hotshoe"
@@ -36,7 +37,6 @@ LEAST_FILES = 1024
 #: and processing accelerators.
 PCI, MODULES = Path("/sys/bus/pci/devices"), Path("/sys/module")
 COMPUTING = ("0x03", "0x12")
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,10 @@ def system() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total, granted = physical_memory(), granted_memory()
     text = f"{total / MIB:,.0f} MiB"
-    try:
-        limit = CGROUP_LIMIT.read_text().strip()
-    except OSError:
-        limit = "max"
-    if limit.isdigit() and int(limit) < total:
-        text += f", of which this process may use {int(limit) / MIB:,.0f}"
+    if granted < total:
+        text += f", of which this process may use {granted / MIB:,.0f}"
     yield Finding("system", "memory", "ok", text)
 
 

@@ -19,6 +19,7 @@ from hotshoe.cli.keeper import place
 from hotshoe.cli.session import say
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, HotshoeError
+from hotshoe.host import physical_memory
 from hotshoe.plugins import PluginManager
 
 if TYPE_CHECKING:
@@ -156,4 +157,4 @@ def _wait(keeper: ImportKeeper | None, end: Event) -> Request | None:
 
 def half_of_memory() -> int:
     """Return half of the bytes of memory that this host has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return physical_memory() // 2

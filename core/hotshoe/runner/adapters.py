@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, RequestError
+from hotshoe.host import granted_memory
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes
 from hotshoe.loader.adapter import read_adapter
 from hotshoe.models import ModelConfig
@@ -23,7 +23,6 @@ from hotshoe.slots import TransferOp
 from hotshoe.types import NewRow
 
 GIB = 2**30
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class AdapterRows:
@@ -116,15 +115,9 @@ def check_model(table: AdapterTable, model: Model, config: ModelConfig, alone: b
 
 
 def _share_of_host(config: EngineConfig) -> int:
-    """Return a quarter of the host's memory, or of what this process may use, for all ranks."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = CGROUP_LIMIT.read_text(encoding="utf-8").strip()
-    except OSError:
-        limit = "max"
-    if limit.isdigit():
-        total = min(total, int(limit))
-    return total // 4 // (config.tensor_parallel_size * config.pipeline_parallel_size)
+    """Return a rank's part of a quarter of the memory that processes may use."""
+    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    return granted_memory() // 4 // ranks
 
 
 def load_adapter(
@@ -144,8 +137,9 @@ def load_adapter(
     table = required(ctx)
     with torch.inference_mode(), enough_memory("load an adapter"):
         factors = table.own(read_adapter(Path(path)))
-        table.check_room(name, factors)
-        if not check_only:
+        if check_only:
+            table.check_room(name, factors)
+        else:
             table.load(name, factors)
     if record is not None and not check_only:
         with enough_memory("record graphs"):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hotshoe import host
 from hotshoe.cli import doctor
 from hotshoe.plugins import manager
 from hotshoe.plugins.manager import EntryPoint
@@ -75,7 +76,7 @@ def test_limits_that_are_too_low(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (64, 64))
     limit = tmp_path / "memory.max"
     limit.write_text(f"{512 << 20}\n")
-    monkeypatch.setattr(doctor, "CGROUP_LIMIT", limit)
+    monkeypatch.setattr(host, "CGROUP_LIMIT", limit)
     found = {finding.name: finding for finding in doctor.system()}
     assert found["shared memory"].state == found["open files"].state == "wrong"
     assert "may use 512" in found["memory"].text
