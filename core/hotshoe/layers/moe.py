@@ -326,14 +326,8 @@ class _Shared:
             quantize=quantize,
             inputs=ctx.split(what, channels),
         )
-        down, act, limit, top = (
-            down.partial(),
-            mixture.activation,
-            mixture.limit,
-            mixture.gate_limit,
-        )
-        if mixture.shared_limits is not None:
-            limit, top = mixture.shared_limits
+        down, act = down.partial(), mixture.activation
+        limit, top = mixture.shared_limits or (mixture.limit, mixture.gate_limit)
         limits = None if limit is None else clamped(limit, mixture.alpha, mixture.shift, top)
         self._mlp: GatedMLP | PlainMLP = (
             GatedMLP(ctx, gate_up, down, act, limits)

@@ -393,7 +393,7 @@ class MoeSpec:
         limit: None clamps nothing.
         alpha, shift: See above. Source of all three: gpt-oss, arXiv:2508.10925.
         held: Experts whose matrices are here, and calls come with a `Placement`; None for all.
-        gate_limit: The limit of gates, where it is another; None for `limit`.
+        gate_limit: The limit of gates alone, where it is another than `limit`; None for that.
     """
 
     gate_up: LinearSpec

@@ -125,7 +125,8 @@ class Moe:
     def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
         self._kernel = kernels(facts).moe
         self._spec, self._dtype = spec, torch_dtype(spec.dtype)
-        plain = spec.gated and (spec.limit, spec.alpha, spec.shift) == (None, 1.0, 0.0)
+        clamps = spec.limit is not None or spec.gate_limit is not None
+        plain = spec.gated and not clamps and (spec.alpha, spec.shift) == (1.0, 0.0)
         fused = plain and spec.activation in ACTIVATION_CODES
         self._gate_up = _Matrices(spec.gate_up, spec.places, facts, fused)
         self._down = _Matrices(spec.down, spec.places, facts, False)

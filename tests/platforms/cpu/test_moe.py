@@ -52,6 +52,7 @@ SPECS = {
     "grouped": spec_of(router=GROUPED),
     "clamped": spec_of(limit=0.7, alpha=1.702, shift=1.0, bias=True),
     "gates of their own": spec_of(limit=0.7, gate_limit=1.1),
+    "gates alone": spec_of("bfloat16", gate_limit=0.3),
     "relu2": spec_of("bfloat16", gated=False, kind="relu2"),
 }
 

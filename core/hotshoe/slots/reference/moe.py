@@ -179,9 +179,11 @@ def by_expert(
 def activated(x: Tensor, spec: MoeSpec) -> Tensor:
     """Apply a specification's activation to float32 results of gate_up."""
     gate, up = x.chunk(2, -1) if spec.gated else (x, None)
-    if spec.limit is not None:
-        gate = gate.clamp(max=spec.limit if spec.gate_limit is None else spec.gate_limit)
-        up = None if up is None else up.clamp(-spec.limit, spec.limit)
+    top = spec.limit if spec.gate_limit is None else spec.gate_limit
+    if top is not None:
+        gate = gate.clamp(max=top)
+    if spec.limit is not None and up is not None:
+        up = up.clamp(-spec.limit, spec.limit)
     if spec.alpha == 1.0:
         active = EXPERT_ACTIVATIONS[spec.activation](gate)
     else:

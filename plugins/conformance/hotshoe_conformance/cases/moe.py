@@ -75,6 +75,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     CLAMPED,
     {"limit": 0.4},
     {"limit": 0.4, "gate_limit": 0.9},
+    {"gate_limit": 0.4},
     {"top_k": 1},
     {"top_k": 8, "router": NORMED},
     {"experts": 1, "top_k": 1},

@@ -1,5 +1,6 @@
 """The reference of a mixture of experts against its formula in float64."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -35,15 +36,15 @@ def filled(spec: MoeSpec) -> tuple[Moe, list[tuple[torch.Tensor, ...]]]:
 def inner_of(spec: MoeSpec, wide: torch.Tensor) -> torch.Tensor:
     gate, up = wide[:10], wide[10:]
     if spec.limit is None:
-        return F.silu(gate) * up
+        return F.silu(gate.clamp(max=spec.gate_limit or math.inf)) * up
     gate, up = gate.clamp(max=spec.gate_limit or 0.6), up.clamp(-0.6, 0.6)
     return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
 
 @pytest.mark.parametrize(
     "spec",
-    [SPEC, GPT_OSS, replace(GPT_OSS, gate_limit=0.9)],
-    ids=["plain", "clamped", "gates of their own"],
+    [SPEC, GPT_OSS, replace(GPT_OSS, gate_limit=0.9), replace(SPEC, gate_limit=0.2)],
+    ids=["plain", "clamped", "gates of their own", "gates alone"],
 )
 def test_formula(spec: MoeSpec) -> None:
     op, experts = filled(spec)
