@@ -33,7 +33,7 @@ FORMS = {
         QuantSpec(FP8, "group", 128, dynamic=True),
     ),
     "int4 of 128": Storage(QuantSpec("int4", "group", 128)),
-    "nvfp4": Storage(QuantSpec("int8", "group", 16)),
+    "nvfp4": Storage(QuantSpec("fp4_e2m1", "group", 16)),
     **{name: Storage(form) for form, name in {form: name for name, form in GGUF.items()}.items()},
 }
 #: In float32 with x as it is nothing is left to luck, so a few tokens do.
@@ -52,7 +52,15 @@ class Rounded(OnlineFormat):
         form = self.storage(layer, (0, 0)).weight
         made = [rounded(part.float(), form) for part in tensors["weight"]]
         names = ("weight", "weight_scale", "weight_zero_point")[: 3 - form.symmetric]
-        return dict(tensors) | dict(zip(names, map(list, zip(*made, strict=True)), strict=False))
+        found = dict(zip(names, map(list, zip(*made, strict=True)), strict=False))
+        if is_nvfp4(form):
+            found["weight_global_scale"] = [torch.ones(1)] * len(made)
+        return dict(tensors) | found
+
+
+def is_nvfp4(form: QuantSpec) -> bool:
+    """Tell whether scales are 8-bit floats too."""
+    return (form.format, form.group_size) == ("fp4_e2m1", 16)
 
 
 def rounded(weight: Tensor, form: QuantSpec) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,6 +74,8 @@ def rounded(weight: Tensor, form: QuantSpec) -> tuple[Tensor, Tensor, Tensor]:
     if not form.symmetric:
         scale = (high - low) / (2 * top + 1)
         zero = -top - 1 - low / scale
+    if is_nvfp4(form):  # twice the scale is stored; numbers below 2^-9 would be 0
+        scale = (2 * scale).clamp(min=2.0**-9).to(torch.float8_e4m3fn).float() / 2
     values = cut / scale + zero
     if form.format == FP8:
         kept = values.to(torch.float8_e4m3fn)
