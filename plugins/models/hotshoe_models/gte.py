@@ -2,7 +2,8 @@
 
 Sources: Zhang et al. 2024, arXiv:2407.19669; Sturua et al. 2024, arXiv:2409.10173. Defaults are
 those of transformers' GteConfig and JinaEmbeddingsV3Config. `NewModel` is what GTE's own code
-("new-impl", as published) calls the same model; only that code stretches rotations.
+("new-impl", as published) calls the same model; only that code stretches rotations, by a fixed
+factor (https://kexue.fm/archives/9706).
 """
 
 from __future__ import annotations
