@@ -57,7 +57,8 @@ def stored(
         "weight_scale": [randoms(n, columns) + 0.1 for n in sizes],
     }
     if quant.group_size == groups.STRIP:
-        wholes = tensors["weight_global_scale"] = [randoms(1) + 0.1 for _ in sizes]
+        # So small that sums of a few thousand products stay finite in float16.
+        wholes = tensors["weight_global_scale"] = [(randoms(1) + 0.1) / 16 for _ in sizes]
         tensors["weight_scale"] = [
             (448 * (2 * share - 1.2)).to(torch.float8_e4m3fn).float() * whole / 2
             for share, whole in zip(tensors["weight_scale"], wholes, strict=True)
