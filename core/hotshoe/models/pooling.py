@@ -8,6 +8,7 @@ transformers' classes `*ForSequenceClassification` read, and those of vLLM's ove
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ _FLAGS = {
 }
 #: Of a model that does not say how many classes it has.
 NUM_LABELS = 2
+#: How classes end whose one class is a reward, unless the file says otherwise.
+REWARD = "ForRewardModel"
+OF_REWARDS = {"num_labels": 1, "problem_type": "regression"}
 MAX_LABELS = 2**16
 #: The tokens of an output matrix whose logits are those of the classes, as overrides name them.
 FROM_TOKEN = "classifier_from_token"
@@ -137,6 +141,8 @@ def read_classifier(config: ModelConfig) -> Classifier:
     Raises:
         CheckpointError: A field is malformed, or asks for an activation that is not served here.
     """
+    if config.architecture.endswith(REWARD):
+        config = replace(config, values={**OF_REWARDS, **config.values})
     labels = _read_labels(config)
     separated = config.get("use_sep_token", config.get(FROM_TOKEN) is None)
     return Classifier(labels, _read_activation(config, len(labels)), separated is not False)

@@ -1,7 +1,8 @@
 """Decoders with a head for classes: `*ForSequenceClassification`, rewards and rerankers among them.
 
 The head is a matrix without bias behind the final norm. It reads the last token's state, and is
-computed in float32. A reranker that answers in words, such as Qwen3-Reranker, has none of its own:
+computed in float32. `Qwen2ForRewardModel` has two matrices with biases; source: the published
+code of Qwen2.5-Math-RM. A reranker that answers in words, such as Qwen3-Reranker, has none of its own:
 overrides name the tokens, and the matrix is the rows of these in the output matrix.
 """
 
@@ -22,10 +23,13 @@ from hotshoe.models.pooling import FROM_TOKEN, class_tokens, read_classifier, ta
 from hotshoe.slots import renewed
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.encoder_heads import ClassHead, HeadNames
 from hotshoe_models.plugin import ARCHITECTURES, CLASSIFIERS
 from hotshoe_models.spec import WeightNames
 
 NAMES = WeightNames()
+#: Classes whose head has an activation between two matrices.
+DEEP = {"Qwen2ForRewardModel": HeadNames("score.0", "score.2", "relu")}
 #: Families whose output matrix is the embedding where the file does not say.
 TIED = ("Gemma",)
 
@@ -73,14 +77,17 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         CheckpointError: Its classes are malformed, or the decoder's own description is.
     """
     base = CLASSIFIERS[config.architecture]
-    bare = replace(config, architecture=base.removesuffix("ForCausalLM") + "Model")
+    bare = replace(config, architecture=base.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + "Model")
     model: DenseDecoder = resolve_lazy(ARCHITECTURES[base])(bare, ctx)
     model.tasks = model.tasks - {GENERATE} | {CLASSIFY}
     count = len(read_classifier(config).labels)
     tokens = _token_ids(config, model.vocab_size)
     name, rows = _place(config), tokens or None
     shape = (model.vocab_size if tokens else count, model.hidden_size)
-    if ctx.stage.is_last:
+    if ctx.stage.is_last and config.architecture in DEEP:
+        sizes = model.hidden_size, count
+        model.classify = ClassHead(ctx, DEEP[config.architecture], *sizes, True, (True, True), 0.0)
+    elif ctx.stage.is_last:
         model.classify = Score(ctx, name, shape, rows, takes_difference(config))
     elif not tokens:
         ctx.weights.elsewhere([r"^score\."])

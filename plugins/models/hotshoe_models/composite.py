@@ -5,6 +5,7 @@ config.json's `text_config` is merged by core; this module finds the description
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from hotshoe.errors import CheckpointError
@@ -13,7 +14,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model
 from hotshoe.models.composites import KEY, TEXT_NAMES
-from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES, FLAT
+from hotshoe_models.plugin import ARCHITECTURES, CLASSIFIERS, COMPOSITES, FLAT
 
 #: How names of the other parts begin.
 OTHERS = (
@@ -47,4 +48,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> Model:
     for pattern, replacement in TEXT_NAMES:
         ctx.weights.rename(f"^{pattern}", replacement)
     ctx.weights.ignore([OTHERS], WHY)
-    return cast("Model", resolve_lazy(ARCHITECTURES[known[family]])(config, ctx))
+    if (name := known[family]) in CLASSIFIERS:
+        config = replace(config, architecture=name)
+    return cast("Model", resolve_lazy(ARCHITECTURES[name])(config, ctx))

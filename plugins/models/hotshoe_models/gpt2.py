@@ -81,7 +81,6 @@ def gpt_spec(config: ModelConfig, num_kv_heads: int | None, **differences: Any) 
         (LayerSpec(rotation=None),) * sizes["num_hidden_layers"],
         intermediate_size=config.size("n_inner", 4 * sizes["hidden_size"]),
         activation=activation(config, "activation_function", PLAIN_ACTIVATIONS),
-        generates=True,
         gated=False,
         norm="layer",
         norm_eps=number(config, "layer_norm_epsilon"),

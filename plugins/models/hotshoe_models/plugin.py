@@ -163,6 +163,7 @@ COMPOSITES = {
     "Dots3NoteForConditionalGeneration": {"dots3_note_text": "Dots3NoteForCausalLM"},
     "Exaone4_5_ForConditionalGeneration": {"exaone4": "Exaone4ForCausalLM"},
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma3ForSequenceClassification": {"gemma3_text": "Gemma3TextForSequenceClassification"},
     "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
@@ -214,6 +215,7 @@ COMPOSITES = {
     "VoxtralForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
+    "Qwen3_5ForSequenceClassification": {"qwen3_5_text": "Qwen3_5TextForSequenceClassification"},
     "DeepseekVLForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "HyperCLOVAXVisionV2ForConditionalGeneration": {"hyperclovax": "HyperCLOVAXForCausalLM"},
     "Lfm3VlForConditionalGeneration": {"lfm3": "Lfm3ForCausalLM"},
@@ -236,16 +238,21 @@ FLAT = frozenset(
 )
 ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 
-#: Classes with a head for classes of texts, and those whose decoder they have. The families have
-#: Llama's names.
+#: Classes with a head for classes of texts, and those whose decoder they have.
 CLASSIFIERS = {
     f"{family}ForSequenceClassification": f"{family.removesuffix('Text')}ForCausalLM"
     for family in (
-        *("Arcee", "Exaone4", "Gemma", "Gemma2", "Gemma3Text", "Glm", "Glm4", "GptOss", "Helium"),
-        *("HunYuanDenseV1", "Llama", "Ministral3", "Ministral", "Mistral", "Mixtral", "Nemotron"),
-        *("Olmo", "Olmo2", "Olmo3", "Persimmon", "Phi", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3"),
-        *("Qwen3Moe", "Qwen3Next", "SeedOss", "SmolLM3", "StableLm", "Starcoder2"),
+        *("Arcee", "AXK1", "AXK2", "BioGpt", "Bloom", "DeepseekV2", "DeepseekV3", "DiffLlama"),
+        *("Exaone4", "Falcon", "Gemma", "Gemma2", "Gemma3Text", "Glm", "Glm4", "GPTBigCode"),
+        *("GPTJ", "GPTNeo", "GPTNeoX", "GptOss", "Helium", "HunYuanDenseV1", "HunYuanMoEV1"),
+        *("Jamba", "Llama", "MiniCPM3", "MiniMax", "Ministral", "Ministral3", "Mistral"),
+        *("Mistral4", "Mixtral", "Mpt", "Nemotron", "Olmo", "Olmo2", "Olmo3", "OPT"),
+        *("Persimmon", "Phi", "Phi3", "Phimoe", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe"),
+        *("Qwen3Next", "Qwen3_5Text", "SeedOss", "SmolLM3", "StableLm", "Starcoder2", "Zamba2"),
     )
+} | {
+    "GPT2ForSequenceClassification": "GPT2LMHeadModel",
+    "Qwen2ForRewardModel": "Qwen2ForCausalLM",
 }
 ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
 

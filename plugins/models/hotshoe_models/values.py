@@ -6,6 +6,7 @@ defaults of the class it was written by. null is a value of its own: it is not r
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -172,7 +173,7 @@ def decoder_spec(
         "norm_eps": lambda: number(config, "rms_norm_eps"),
         "attention_scale": lambda: head_dim(config) ** -0.5,
         "tied": lambda: flag(config, "tie_word_embeddings"),
-        "generates": lambda: not config.architecture.endswith("Model"),
+        "generates": lambda: not re.search(r"(?<!LMHead)Model$", config.architecture),
         "activation": lambda: activation(config, "hidden_act"),
     }
     read = {name: value() for name, value in common.items() if name not in differences}

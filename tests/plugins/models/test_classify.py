@@ -5,7 +5,9 @@ import json
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
 
 from hotshoe import LLM, PoolingParams, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, RequestError
@@ -25,7 +27,62 @@ SIZES = {
     "eos_token_id": 2,
 }
 #: What families need beside SIZES.
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+}
+LATENT_EXPERTS = {
+    **LATENT,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
 MORE = {
+    "AXK1": LATENT_EXPERTS,
+    "AXK2": LATENT_EXPERTS,
+    "DeepseekV2": LATENT_EXPERTS,
+    "DeepseekV3": LATENT_EXPERTS,
+    "GPT2": {"n_head": 4, "n_layer": 2},
+    "GPTBigCode": {"n_head": 4, "n_layer": 2},
+    "GPTJ": {"n_head": 4, "n_layer": 2, "rotary_dim": 8},
+    "GPTNeo": {"attention_types": [[["global", "local"], 1]]},
+    "GPTNeoX": {"partial_rotary_factor": 0.5},
+    "HunYuanMoEV1": {
+        "head_dim": 16,
+        "num_experts": 4,
+        "moe_topk": 2,
+        "moe_intermediate_size": None,
+    },
+    "Jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 4,
+        "mamba_d_state": 8,
+    },
+    "MiniCPM3": LATENT,
+    "MiniMax": {"num_local_experts": 4, "head_dim": 16},
+    "Mistral4": LATENT_EXPERTS,
+    "OPT": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "Phimoe": {"num_local_experts": 4},
+    "Zamba2": {
+        "layers_block_type": ["mamba", "hybrid"],
+        "hybrid_layer_ids": [1],
+        "num_mem_blocks": 1,
+        "num_key_value_heads": 4,
+        "mamba_d_state": 16,
+        "mamba_headdim": 16,
+        "n_mamba_heads": 8,
+        "adapter_rank": 8,
+        "use_mem_rope": True,
+    },
     "Gemma3Text": {"head_dim": 16, "sliding_window": 8},
     "Gemma": {"head_dim": 16},
     "Gemma2": {"head_dim": 16, "sliding_window": 8},
@@ -52,16 +109,18 @@ MORE = {
     },
     "SeedOss": {"head_dim": 16},
 }
+MORE["Qwen3_5Text"] = MORE["Qwen3Next"]
 PROMPTS = [[5, 9, 3], list(range(3, 60)), [7], [5, 9, 3, 4, 4, 4, 8, 5, 6]]
 OPTIONS = {"platform": "cpu", "dtype": "float32", "skip_tokenizer_init": True, "block_size": 8}
-FAMILIES = [name.partition("For")[0] for name in CLASSIFIERS]
+FAMILIES = [name.partition("For")[0] for name in CLASSIFIERS if name.endswith("Classification")]
 
 
 def save(path, family, **values):
     """Save a checkpoint with random weights, and return transformers' model."""
-    config = getattr(transformers, f"{family}Config")(**SIZES, **MORE.get(family, {}), **values)
+    kind = getattr(transformers, f"{family}ForSequenceClassification")
+    config = kind.config_class(**{**SIZES, **MORE.get(family, {}), **values})
     torch.manual_seed(7)
-    model = getattr(transformers, f"{family}ForSequenceClassification")(config).eval()
+    model = kind(config).eval()
     torch.nn.init.normal_(model.score.weight, std=0.5)
     model.save_pretrained(path)
     return model
@@ -84,6 +143,50 @@ def test_every_family_gives_the_logits_of_transformers(tmp_path, family) -> None
         found = llm.classify([TokensPrompt(p) for p in PROMPTS], params)
     for prompt, output in zip(PROMPTS, found, strict=True):
         close(output.probs, logits(model, prompt))
+
+
+#: A part that sees, which no text needs.
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_attention_heads": 2,
+    "num_heads": 2,
+    "image_size": 28,
+    "out_hidden_size": 64,
+}
+
+
+@pytest.mark.parametrize("family", ["Gemma3", "Qwen3_5"])
+def test_text_parts_have_classes(tmp_path, family) -> None:
+    kind = getattr(transformers, f"{family}ForSequenceClassification")
+    text = {**SIZES, **MORE[f"{family}Text"]}
+    config = kind.config_class(text_config=text, vision_config=TOWER, num_labels=3)
+    torch.manual_seed(7)
+    model = kind(config).eval()
+    model.save_pretrained(tmp_path)
+    params = PoolingParams(task="classify", use_activation=False)
+    with LLM(str(tmp_path), max_model_len=64, **OPTIONS) as llm:
+        [found] = llm.classify([TokensPrompt(PROMPTS[1])], params)
+    close(found.probs, logits(model, PROMPTS[1]))
+
+
+def test_a_reward_is_made_by_two_matrices(tmp_path) -> None:
+    """As the published code of Qwen2.5-Math-RM does, whose file does not count its one class."""
+    config = transformers.Qwen2Config(**SIZES, architectures=["Qwen2ForRewardModel"])
+    torch.manual_seed(7)
+    model = transformers.Qwen2Model(config).eval()
+    head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"score.{name}": tensor for name, tensor in head.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config.save_pretrained(tmp_path)
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        [found] = llm.classify([TokensPrompt(PROMPTS[1])])
+    with torch.inference_mode():
+        states = model(torch.tensor([PROMPTS[1]])).last_hidden_state[0]
+        close(found.probs, head(states[-1]))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +290,7 @@ def test_pairs_may_have_a_template(tmp_path) -> None:
 
 
 def save_generator(path, family, **values):
-    config = getattr(transformers, f"{family}Config")(**SIZES, **MORE.get(family, {}), **values)
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **MORE.get(family, {}), **values})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     model.save_pretrained(path)
     return model
