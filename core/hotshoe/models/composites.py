@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 KEY = "text_config"
+#: Where other files have that.
+OTHER_KEYS = ("llm_config",)
+#: Of a model that speaks: the part that reads, which has a text part of its own.
+READER = "thinker_config"
 TIED = "tie_word_embeddings"
 #: What a file says of the whole model rules over what it says of the text model.
 OF_THE_WHOLE = (
@@ -25,6 +29,7 @@ OF_THE_WHOLE = (
 #: How names of the text model begin, and what a text model has there. Descriptions of quantization
 #: have them as regular expressions too, whose dots have a backslash.
 TEXT_NAMES = (
+    (r"thinker\\?\.", ""),
     (r"(?:model\\?\.)?language_model\\?\.lm_head", "lm_head"),
     (r"(?:model\\?\.)?language_model\\?\.(?:model\\?\.)?", "model."),
     (r"model\\?\.text_model\\?\.", "model."),
@@ -37,15 +42,24 @@ def text_values(values: Mapping[str, Any]) -> dict[str, Any]:
     The embedding is the output matrix too where neither place says otherwise: writers disagree
     about who decides, and a matrix that is missing is noticed.
     """
+    reader = values.get(READER)
+    if isinstance(reader, Mapping):
+        values = {**values, **reader, **_of_the_whole(values)}
+    named = [values[key] for key in OTHER_KEYS if isinstance(values.get(key), Mapping)]
+    if named and KEY not in values:
+        values = {**values, KEY: named[0]}
     text = values.get(KEY)
     if not isinstance(text, Mapping):
         return dict(values)
-    whole = {key: values[key] for key in OF_THE_WHOLE if values.get(key) is not None}
-    flat = {**values, **text, **whole}
+    flat = {**values, **text, **_of_the_whole(values)}
     said = [place[TIED] for place in (values, text) if place.get(TIED) is not None]
     if said:
         flat[TIED] = min(said, key=lambda value: value is True)
     return flat
+
+
+def _of_the_whole(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: values[key] for key in OF_THE_WHOLE if values.get(key) is not None}
 
 
 def text_names(value: Any) -> Any:

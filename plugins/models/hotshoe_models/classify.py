@@ -1,9 +1,9 @@
 """Decoders with a head for classes: `*ForSequenceClassification`, rewards and rerankers among them.
 
 The head is a matrix without bias behind the final norm. It reads the last token's state, and is
-computed in float32. `Qwen2ForRewardModel` has two matrices with biases; source: the published
-code of Qwen2.5-Math-RM. A reranker that answers in words, such as Qwen3-Reranker, has none of its own:
+computed in float32. A reranker that answers in words, such as Qwen3-Reranker, has none of its own:
 overrides name the tokens, and the matrix is the rows of these in the output matrix.
+`Qwen2ForRewardModel` has two matrices with biases; source: the published code of Qwen2.5-Math-RM.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         CheckpointError: Its classes are malformed, or the decoder's own description is.
     """
     base = CLASSIFIERS[config.architecture]
-    bare = replace(config, architecture=base.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + "Model")
+    bare = replace(
+        config, architecture=base.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + "Model"
+    )
     model: DenseDecoder = resolve_lazy(ARCHITECTURES[base])(bare, ctx)
     model.tasks = model.tasks - {GENERATE} | {CLASSIFY}
     count = len(read_classifier(config).labels)

@@ -145,6 +145,8 @@ ARCHITECTURES = {
     "MistralModel": "hotshoe_models.mistral:build",
     "MuseGlimmerTextModel": "hotshoe_models.muse_glimmer:build",
     "Qwen2Model": "hotshoe_models.qwen:build_qwen2",
+    "Qwen2_5OmniThinkerTextModel": "hotshoe_models.qwen_vl:build_qwen2_omni",
+    "Qwen3OmniMoeThinkerTextModel": "hotshoe_models.qwen_vl:build_qwen3_omni",
     "Qwen2VLTextModel": "hotshoe_models.qwen_vl:build_qwen2",
     "Qwen2_5_VLTextModel": "hotshoe_models.qwen_vl:build_qwen2",
     "Qwen3Model": "hotshoe_models.qwen:build_qwen3",
@@ -215,6 +217,10 @@ COMPOSITES = {
     "VoxtralForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
+    "Cosmos3OmniForConditionalGeneration": {"qwen3_vl_text": "Qwen3VLTextModel"},
+    "FastVlmForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
+    "Granite4VisionForConditionalGeneration": {"granite4_vision_text": "GraniteForCausalLM"},
+    "NemotronH_Omni_Reasoning_V3": {"nemotron_h": "NemotronHForCausalLM"},
     "Qwen3_5ForSequenceClassification": {"qwen3_5_text": "Qwen3_5TextForSequenceClassification"},
     "DeepseekVLForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "HyperCLOVAXVisionV2ForConditionalGeneration": {"hyperclovax": "HyperCLOVAXForCausalLM"},
@@ -228,6 +234,20 @@ COMPOSITES = {
     "Qwen2AudioForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
     "VideoLlama3ForConditionalGeneration": {"qwen2": "Qwen2ForCausalLM"},
 }
+#: Text parts of several classes each.
+_SHARED = {
+    ("llama", "LlamaForCausalLM"): (
+        *("DeepseekVLHybrid", "Janus", "PerceptionLM", "VideoLlava", "VipLlava"),
+    ),
+    ("granite", "GraniteForCausalLM"): ("GraniteSpeech", "GraniteSpeechPlus"),
+    ("qwen2_5_omni_text", "Qwen2_5OmniThinkerTextModel"): ("Qwen2_5Omni", "Qwen2_5OmniThinker"),
+    ("qwen3_omni_moe_text", "Qwen3OmniMoeThinkerTextModel"): (
+        *("Qwen3OmniMoe", "Qwen3OmniMoeThinker"),
+    ),
+}
+for _text, _names in _SHARED.items():
+    COMPOSITES |= {f"{name}ForConditionalGeneration": dict([_text]) for name in _names}
+COMPOSITES["Qwen2_5OmniModel"] = COMPOSITES["Qwen2_5OmniForConditionalGeneration"]
 #: Those whose published files have the text part's values at the top.
 FLAT = frozenset(
     {

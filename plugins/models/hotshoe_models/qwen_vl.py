@@ -1,8 +1,9 @@
-"""Text parts of Qwen 2 VL, 2.5 VL and 3 VL, dense and with experts: Qwen 2's and Qwen 3's layers.
+"""Text parts of Qwen 2 VL, 2.5 VL, 3 VL, 2.5 Omni and 3 Omni, dense and with experts: Qwen 2's and
+Qwen 3's layers.
 
 Positions of images have several coordinates; of text all are the same, so that nothing but the
 common rotation is left. Defaults are those of transformers' Qwen2_5_VLTextConfig,
-Qwen3VLTextConfig and Qwen3VLMoeTextConfig.
+Qwen3VLTextConfig, Qwen3VLMoeTextConfig, Qwen2_5OmniTextConfig and Qwen3OmniMoeTextConfig.
 """
 
 from dataclasses import replace
@@ -49,6 +50,33 @@ QWEN3_VL_MOE_DEFAULTS = {
     "num_experts": 60,
     "mlp_only_layers": None,
 }
+QWEN2_OMNI_DEFAULTS = {
+    **QWEN2_VL_DEFAULTS,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 32768,
+    "max_window_layers": 28,
+    "tie_word_embeddings": True,
+}
+QWEN3_OMNI_DEFAULTS = {
+    **QWEN3_VL_MOE_DEFAULTS,
+    "vocab_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "moe_intermediate_size": 768,
+    "num_experts_per_tok": 8,
+    "num_experts": 128,
+    "norm_topk_prob": True,
+    "sliding_window": None,
+}
+OMNI_THETA = 1_000_000.0
 EXPERTS = MoeNames(
     stacked=Stacked(
         gate_up="mlp.experts.gate_up_proj",
@@ -75,6 +103,16 @@ def build_qwen3_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = _filled(config, QWEN3_VL_MOE_DEFAULTS, QWEN3_VL_THETA)
     config = replace(config, values={**config.values, "norm_topk_prob": True})
     return qwen_moe.build_qwen3(config, ctx, EXPERTS)
+
+
+def build_qwen2_omni(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build the text part of Qwen2_5OmniForConditionalGeneration."""
+    return qwen.build_qwen2(_filled(config, QWEN2_OMNI_DEFAULTS, OMNI_THETA), ctx)
+
+
+def build_qwen3_omni(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build the text part of Qwen3OmniMoeForConditionalGeneration."""
+    return qwen_moe.build_qwen3(_filled(config, QWEN3_OMNI_DEFAULTS, OMNI_THETA), ctx)
 
 
 def _filled(config: ModelConfig, defaults: dict[str, Any], theta: float) -> ModelConfig:

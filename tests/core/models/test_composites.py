@@ -55,6 +55,15 @@ def test_overrides_win_wherever_they_are_given(tmp_path: Path, nested: bool) -> 
     assert config.get("rope_parameters") == {"rope_theta": 9.0, "rope_type": "default"}
 
 
+def test_a_model_that_speaks_has_its_text_in_its_reader(tmp_path: Path) -> None:
+    reader = {"model_type": "reader", "text_config": TEXT, "eos_token_id": 4}
+    spoken = {"architectures": ARCHITECTURES, "model_type": "whole", "thinker_config": reader}
+    (tmp_path / "config.json").write_text(json.dumps(spoken))
+    config = ModelConfig.load(tmp_path)
+    assert (config.size("hidden_size"), config.get("model_type")) == (64, "whole")
+    assert (config.get("text_config"), config.eos_token_ids) == (TEXT, (4,))
+
+
 def test_nothing_changes_without_a_text_config() -> None:
     for values in ({"a": 1}, {"a": 1, "text_config": None}, {"a": 1, "text_config": 3}):
         assert text_values(values) == values

@@ -1694,6 +1694,15 @@ VARIANTS += [
         whole={"vision_config": QWEN_TOWER},
     ),
 ]
+QWEN_EAR = {
+    "num_mel_bins": 8,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "d_model": 32,
+    "output_dim": 64,
+    "downsample_hidden_size": 8,
+}
 MROPE = {"rope_theta": 5_000.0, "mrope_section": [2, 3, 3]}
 VARIANTS += [
     Variant(
@@ -1732,6 +1741,21 @@ VARIANTS += [
             **UNTIED,
         },
         whole={"vision_config": {**QWEN_TOWER, "deepstack_visual_indexes": [0]}},
+    ),
+    Variant(
+        "qwen2.5-omni",
+        "Qwen2_5OmniThinker",
+        {"rope_parameters": {"rope_type": "default", **MROPE}, **UNTIED},
+        whole={"vision_config": QWEN_TOWER, "audio_config": QWEN_EAR},
+    ),
+    Variant(
+        "qwen3-omni",
+        "Qwen3OmniMoeThinker",
+        {**EXPERTS, "num_experts": 6, "head_dim": 16, "rope_parameters": MROPE, **UNTIED},
+        whole={
+            "vision_config": {**QWEN_TOWER, "deepstack_visual_indexes": [0]},
+            "audio_config": QWEN_EAR,
+        },
     ),
     Variant(
         "glm4v",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from hotshoe.errors import CheckpointError
@@ -62,6 +63,51 @@ def test_parts_that_see_are_counted(variants, checkpoints, stepper_class):
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_every_text_part_is_described(name):
     assert set(COMPOSITES[name].values()) <= ARCHITECTURES.keys()
+
+
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+TEXT = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2}
+STATES = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 2}
+#: What a text part has besides.
+UNLIKE = {
+    "NemotronH_Omni_Reasoning_V3": {"layers_block_type": ["mamba", "attention"], **STATES},
+}
+#: Other parts are no deeper than this.
+SHALLOW = {"num_hidden_layers": 1, "depth": 1, "num_layers": 1}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Cosmos3OmniForConditionalGeneration",
+        "DeepseekVLHybridForConditionalGeneration",
+        "GraniteSpeechForConditionalGeneration",
+        "GraniteSpeechPlusForConditionalGeneration",
+        "Granite4VisionForConditionalGeneration",
+        "JanusForConditionalGeneration",
+        "NemotronH_Omni_Reasoning_V3",
+        "VideoLlavaForConditionalGeneration",
+        "VipLlavaForConditionalGeneration",
+    ],
+)
+def test_all_names_of_transformers_classes_are_known(name, selector_context):
+    """Of those whose text part has no other numbers than its family's: these are tested there."""
+    kind = getattr(transformers, name)
+    values = kind.config_class().to_dict()
+    for part in values.values():
+        if isinstance(part, dict):
+            part.update({key: value for key, value in SHALLOW.items() if key in part})
+    family = next(iter(COMPOSITES[name]))
+    values["text_config"] = {"model_type": family, **TEXT, **UNLIKE.get(name, {})}
+    if "deepstack_layer_map" in values:
+        values |= {"deepstack_layer_map": [[0, 0]], "downsample_rate": "1/4"}
+    config = kind.config_class.from_dict(values)
+    with torch.device("meta"):
+        names = set(kind(config).state_dict())
+    ctx = fresh(selector_context)
+    build(described(name, config.to_dict()["text_config"]), ctx)
+    wanted = {name for name in map(ctx.weights.known_as, names) if ctx.weights.wants(name)}
+    assert ctx.weights.expected.keys() == wanted
 
 
 def fresh(context: BuildContext) -> BuildContext:

@@ -185,7 +185,9 @@ DEFAULTS = {
     "Lfm2Config": lfm2.DEFAULTS,
     "Lfm2MoeConfig": lfm2.MOE_DEFAULTS,
     "Qwen2VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
+    "Qwen2_5OmniTextConfig": qwen_vl.QWEN2_OMNI_DEFAULTS,
     "Qwen2_5_VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
+    "Qwen3OmniMoeTextConfig": qwen_vl.QWEN3_OMNI_DEFAULTS,
     "Qwen3VLMoeTextConfig": qwen_vl.QWEN3_VL_MOE_DEFAULTS,
     "Qwen3VLTextConfig": qwen_vl.QWEN3_VL_DEFAULTS,
     "CwmConfig": llamas.CWM_DEFAULTS,
@@ -287,6 +289,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "HYV3Config": hunyuan3.DEFAULT_THETA,
         **dict.fromkeys(("Qwen2VLTextConfig", "Qwen2_5_VLTextConfig"), qwen_vl.QWEN2_VL_THETA),
         **dict.fromkeys(("Qwen3VLTextConfig", "Qwen3VLMoeTextConfig"), qwen_vl.QWEN3_VL_THETA),
+        **dict.fromkeys(("Qwen2_5OmniTextConfig", "Qwen3OmniMoeTextConfig"), qwen_vl.OMNI_THETA),
         "ApertusConfig": apertus.THETA,
         "CwmConfig": llamas.CWM_THETA,
         **dict.fromkeys(("Lfm2Config", "Lfm2MoeConfig"), lfm2.DEFAULT_THETA),
@@ -326,7 +329,7 @@ def test_every_architecture_is_documented():
     text = DOCS.read_text().partition("## Any other causal architecture")[0]
     documented = set(re.findall(r"`(\w+(?:ForCausalLM|ForConditionalGeneration|Model))`", text))
     others = "MaskedLM|SequenceClassification|TokenClassification"
-    documented |= set(re.findall(rf"`(\w+For(?:{others})|HF_\w+)`", text))
+    documented |= set(re.findall(rf"`(\w+For(?:{others})|HF_\w+|\w+_V3)`", text))
     assert documented == set(plugin.ARCHITECTURES)
 
 
