@@ -2,19 +2,19 @@
 
 Two kinds of vocabulary are read: "gpt2", whose tokens are byte-level and whose merges are listed,
 and "llama", a SentencePiece vocabulary with scores, whose merges follow from them. How text is cut
-before it is merged is only named in the file, so the rules are here, by that name.
-Sources: ggml's gguf.md for the keys, the tokenizer.json files of the models for the rules.
+before it is merged is only named in the file; `cuts` has the rules by that name.
+Source: ggml's gguf.md for the keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from hotshoe.models.model_file import TokenizerParts
+from hotshoe_models.gguf.cuts import CUTS
 from hotshoe_models.gguf.metadata import CONTROL, Metadata
 
 UNKNOWN, USER_DEFINED, BYTE = 2, 4, 6
@@ -22,49 +22,6 @@ SPACE = "▁"
 ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad"}
 #: Longest token whose merges are looked for; longer ones are only ever met as they are.
 MAX_MERGED = 256
-_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = rf"{_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"
-QWEN2 = rf"{_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s"
-_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-TEKKEN = rf"{_CASED % ('', '')}|\p{{N}}|{_SLASHES}"
-GPT4O = rf"{_CASED % (_ENDS + '?', _ENDS + '?')}|\p{{N}}{{1,3}}|{_SLASHES}"
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How text is cut into pieces that are merged apart.
-
-    Attributes:
-        pattern: Each match is a piece.
-        digits: Each digit is a piece, before anything else.
-        whole: A piece that is a token is not merged from its bytes.
-        bos: Texts begin with the first token unless the file says otherwise.
-        composed: Text is normalized first (NFC).
-    """
-
-    pattern: str
-    digits: bool = False
-    whole: bool = False
-    bos: bool = False
-    composed: bool = False
-
-
-_PLAIN, _DIGITS = Cut(GPT2), Cut(GPT2, digits=True)
-_LLAMA3, _QWEN2 = Cut(LLAMA3, whole=True, bos=True), Cut(QWEN2, composed=True)
-#: By tokenizer.ggml.pre.
-CUTS = {
-    **dict.fromkeys(("gpt-2", "olmo", "mpt", "phi-2", "granite-docling", "exaone4"), _PLAIN),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), _DIGITS),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"), _LLAMA3),
-    **dict.fromkeys(("smaug-bpe", "dbrx"), Cut(LLAMA3)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
-    "tekken": Cut(TEKKEN, whole=True, bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), Cut(GPT4O)),
-}
 
 
 def tokenizer_of(meta: Metadata) -> TokenizerParts:
@@ -153,15 +110,10 @@ def _bytelevel(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> d
             "model's tokenizer.json with --tokenizer",
         )
     cut = CUTS[name]
-    steps = [{"type": "Digits", "individual_digits": True}] if cut.digits else []
-    steps.append(
-        {
-            "type": "Split",
-            "pattern": {"Regex": cut.pattern},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-    )
+    steps = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in cut.patterns
+    ]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     return {
         "normalizer": {"type": "NFC"} if cut.composed else None,

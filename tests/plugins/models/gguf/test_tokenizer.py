@@ -13,9 +13,10 @@ from tests.plugins.models.gguf.conftest import vocabulary, write
 
 from hotshoe.errors import CheckpointError
 from hotshoe.text import Tokenizer
+from hotshoe_models.gguf.cuts import CUTS
 from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
-from hotshoe_models.gguf.tokenizer import CUTS, tokenizer_of
+from hotshoe_models.gguf.tokenizer import tokenizer_of
 
 PREFIX = "tokenizer.ggml."
 #: A vocabulary of SentencePiece: joined tokens and their scores.
@@ -110,6 +111,17 @@ CUT = {
     "smaug-bpe": ["I", "'ll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
     "tekken": ["I", "'ll", " pay", " ", "1", "2", "3", "4", "!?\n", " ", " xy"],
     "gpt-4o": ["I'll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
+    "glm4": ["I", "'ll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
+    "minicpm5": ["I", "'ll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
+    "hunyuan": ["I", "'ll", " pay", " ", "1", "2", "3", "4", "!?\n", " ", " xy"],
+    "seed-coder": ["I", "'ll", " pay", " ", "1", "2", "3", "4", "!?", "\n", " ", " xy"],
+    "minimax-m2": ["I'll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
+    "kimi-k2": ["I'll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
+    "deepseek-v3": ["I", "'ll", " pay", " ", "123", "4", "!?\n", " ", " xy"],
+    "deepseek-llm": ["I", "'", "ll", " pay", " ", *"1234", "!?", "\n", " ", " xy"],
+    "deepseek-coder": ["I", "'", "ll", " pay", " ", *"1234", "!?", "\n", " ", " xy"],
+    "bloom": ["I'll", " pay", " 1234", "!?\n ", " xy"],
+    "viking": ["I'll", " pay", " ", "1", "2", "3", "4", "!?\n ", " xy"],
 }
 
 
