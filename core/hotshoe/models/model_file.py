@@ -74,7 +74,7 @@ class ModelFileFormat(Protocol):
         """Choose a model among the files of a directory.
 
         Args:
-            names: All files there.
+            names: All files there; where there is a variant, those one folder below, too.
             variant: What the user has written after a colon, such as "Q4_K_M".
 
         Returns:

@@ -33,8 +33,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["*.safetensors"]
-#: Files that are a model each, one of which a variant names; also in parts.
-VARIANTS = ["*{}.gguf", "*{}-?????-of-?????.gguf"]
+#: Files that are a model each, one of which a variant names: what may stand before the variant, in
+#: the folder or in one below it, and behind it. So F16 is neither BF16 nor an encoder of images.
+BEGINNINGS, ENDINGS = ("", "*/", "*-", "*."), (".gguf", "-?????-of-?????.gguf")
+OTHER_THAN_VARIANTS = ["*/*/*", "*mmproj*"]
 #: Whatever lies in folders; another form of weights, which counts where there is no config.json.
 FOLDERS = "*/*"
 CONSOLIDATED, PARAMS = "consolidated*.safetensors", "params.json"
@@ -119,12 +121,13 @@ def _download(wanted: WantedModel, consolidated: bool = False, **options: bool) 
 
     Files in Mistral's own form are left out unless they are asked for.
     """
+    others = [FOLDERS] if consolidated else [FOLDERS, CONSOLIDATED]
     path: str = snapshot_download(
         wanted.name,
         revision=wanted.revision,
         cache_dir=wanted.folder,
         allow_patterns=_patterns(wanted),
-        ignore_patterns=[FOLDERS] if consolidated else [FOLDERS, CONSOLIDATED],
+        ignore_patterns=others if wanted.variant is None else OTHER_THAN_VARIANTS,
         tqdm_class=tqdm if wanted.weights or wanted.variant else NoBar,
         **options,
     )
@@ -134,8 +137,9 @@ def _download(wanted: WantedModel, consolidated: bool = False, **options: bool) 
 def _patterns(wanted: WantedModel) -> list[str]:
     """Return which files are wanted; a variant's file describes itself."""
     if wanted.variant is not None:
-        spellings = {wanted.variant, wanted.variant.lower(), wanted.variant.upper()}
-        return [pattern.format(name) for pattern in VARIANTS for name in sorted(spellings)]
+        letters = (f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in wanted.variant)
+        name = "".join(letters)
+        return [f"{begins}{name}{ends}" for begins in BEGINNINGS for ends in ENDINGS]
     return DESCRIPTION + WEIGHTS if wanted.weights else DESCRIPTION
 
 

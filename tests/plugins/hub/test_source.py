@@ -64,7 +64,10 @@ def test_a_publishers_own_form_comes_where_there_is_no_other(hub: Hub) -> None:
 @pytest.mark.parametrize("variant", ["Q4_0", "q4_0"])
 def test_a_variant_is_a_file_or_its_parts(hub: Hub, variant: str) -> None:
     wanted = {"tiny-Q4_0.gguf", "big-Q4_0-00001-of-00002.gguf", "big-Q4_0-00002-of-00002.gguf"}
-    for name in wanted | {"tiny-Q8_0.gguf", "tiny-Q4_0_L.gguf"}:
+    wanted |= {"tiny.Q4_0.gguf", "Q4_0.gguf", "Q4_0/m-Q4_0-00001-of-00001.gguf", "a/q4_0.gguf"}
+    others = {"tiny-Q8_0.gguf", "tiny-Q4_0_L.gguf", "tiny-IQ4_0.gguf", "a/b/tiny-Q4_0.gguf"}
+    for name in wanted | others | {"mmproj-Q4_0.gguf", "tiny-mmproj-Q4_0.gguf", "a/c-Q8_0.gguf"}:
+        (hub.directory / name).parent.mkdir(parents=True, exist_ok=True)
         (hub.directory / name).write_text("GGUF")
     found = source.fetch(WantedModel("org/tiny", variant=variant))
     assert found is not None and names(found.path) == wanted

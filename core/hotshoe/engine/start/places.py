@@ -122,6 +122,9 @@ def _chosen(found: FoundModel, variant: str | None, plugins: PluginManager) -> F
     if not os.path.isdir(found.path):  # noqa: PTH112 (which takes names that no file can have)
         return found
     names = [entry.name for entry in found.path.iterdir() if entry.is_file()]
+    if variant is not None:  # large ones often have a folder each
+        inner = (path for path in found.path.glob("*/*") if os.path.isfile(path))  # noqa: PTH113
+        names += [path.relative_to(found.path).as_posix() for path in inner]
     plain = "config.json" in names and any(name.endswith(".safetensors") for name in names)
     if variant is None and plain:
         return found

@@ -1,7 +1,7 @@
 """A GGUF model, of one file or of several: the answer to hook `hotshoe_model_files`.
 
 Which file of a directory is meant is decided by names alone, in the form that writers agree on:
-NAME-VARIANT.gguf, or NAME-VARIANT-00001-of-00003.gguf for a part.
+NAME-VARIANT.gguf, or NAME-VARIANT-00001-of-00003.gguf for a part; perhaps in a folder.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ class GGUFFormat:
         if len(fitting) != 1:
             listed = ", ".join(first[:20])
             why = "several GGUF models" if fitting else f"no GGUF model {variant}"
+            example = _stem(fitting[0]) if variant is not None and fitting else "Q4_K_M"
             raise CheckpointError(
                 f"there is {why} among {listed}; name the file, or its variant after a colon, as "
-                "in DIRECTORY:Q4_K_M"
+                f"in DIRECTORY:{example}"
             )
         return fitting[0]
 
@@ -112,12 +113,14 @@ def _is_first(name: str) -> bool:
     """Tell whether a model begins with a file; encoders of images (mmproj) are none."""
     part = _PART.fullmatch(name)
     first = part is None or int(part["number"]) == 1
-    return first and name.endswith(SUFFIX) and not name.startswith("mmproj")
+    return first and name.endswith(SUFFIX) and "mmproj" not in name.lower()
 
 
 def _stem(name: str) -> str:
+    """Return a file's name without its folder, its part and its ending."""
     part = _PART.fullmatch(name)
-    return part["stem"] if part else name.removesuffix(SUFFIX)
+    stem = part["stem"] if part else name.removesuffix(SUFFIX)
+    return stem.rpartition("/")[2]
 
 
 def _checked(headers: list[Header]) -> list[Header]:

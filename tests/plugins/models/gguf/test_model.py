@@ -18,6 +18,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe_models.gguf.model import FORMAT
 
 ROOM = {"dtype": "float32", "kv_cache_memory_bytes": 2**21, "max_num_seqs": 2}
+PART = "m-F16-00001-of-00002.gguf"
 
 
 @pytest.mark.parametrize(
@@ -28,28 +29,34 @@ ROOM = {"dtype": "float32", "kv_cache_memory_bytes": 2**21, "max_num_seqs": 2}
         (["m-Q4_K_M.gguf", "m-Q4_K_S.gguf"], "q4_k_m", "m-Q4_K_M.gguf"),
         (["m.Q4_0.gguf", "m.Q8_0.gguf"], "Q8_0", "m.Q8_0.gguf"),
         (["Q8_0.gguf", "m-IQ8_0.gguf"], "Q8_0", "Q8_0.gguf"),
-        (["m-F16-00002-of-00002.gguf", "m-F16-00001-of-00002.gguf"], "F16", None),
-        (["mmproj-m-F16.gguf", "m-F16.gguf"], "F16", "m-F16.gguf"),
+        (["m-F16-00002-of-00002.gguf", PART], "F16", PART),
+        (["mmproj-m-F16.gguf", "m-F16.gguf", "m-BF16.gguf"], "F16", "m-F16.gguf"),
+        (["m-mmproj-F16.gguf", f"F16/{PART}"], "f16", f"F16/{PART}"),
+        (["Q8_0/Q8_0.gguf", "Q4_0/Q4_0.gguf"], "Q8_0", "Q8_0/Q8_0.gguf"),
+        (["m-UD-Q8_0.gguf", "m-Q8_0.gguf"], "m-Q8_0", "m-Q8_0.gguf"),
     ],
 )
 def test_one_of_a_directory(names: list[str], asked: str | None, chosen: str | None) -> None:
-    wanted = "m-F16-00001-of-00002.gguf" if "00001" in "".join(names) else chosen
-    assert FORMAT.choose(names, asked) == wanted
+    assert FORMAT.choose(names, asked) == chosen
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
-    [(None, "several GGUF models among a-Q4_0.gguf"), ("Q4", "no GGUF model Q4")],
+    [
+        (None, "several GGUF models among a-Q4_0.gguf, .*DIRECTORY:Q4_K_M"),
+        ("Q4", "no GGUF model Q4"),
+        ("Q8_0", "several GGUF models .* as in DIRECTORY:a-Q8_0"),
+    ],
 )
 def test_no_guess_is_made(asked: str | None, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
-        FORMAT.choose(["a-Q4_0.gguf", "a-Q8_0.gguf"], asked)
+        FORMAT.choose(["a-Q4_0.gguf", "a-Q8_0.gguf", "a-UD-Q8_0.gguf"], asked)
 
 
 def split(path: Path, folder: Path, count: int = 2) -> list[Path]:
     """Cut a file into parts, as the format's own tool does."""
     reader = gguf.GGUFReader(path)
-    folder.mkdir()
+    folder.mkdir(parents=True)
     parts = []
     for i in range(count):
         keys = {"split.no": i, "split.count": count, "split.tensors.count": len(reader.tensors)}
@@ -70,8 +77,8 @@ def answer(model: Path | str) -> list[int]:
 def test_a_file_a_directory_a_variant_and_parts_answer_alike(tiny: Path, tmp_path: Path) -> None:
     wanted = answer(tiny)
     assert answer(tiny.parent) == answer(f"{tiny.parent}:F32") == wanted
-    parts = split(tiny, tmp_path / "parts")
-    assert answer(parts[0]) == answer(parts[1]) == answer(parts[0].parent) == wanted
+    parts = split(tiny, tmp_path / "all" / "parts")
+    assert answer(parts[1]) == answer(parts[0].parent) == answer(f"{tmp_path}/all:F32") == wanted
 
 
 def test_parts_must_be_whole(tiny: Path, tmp_path: Path) -> None:
