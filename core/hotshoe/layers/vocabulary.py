@@ -93,7 +93,7 @@ class Logits:
         outputs = split_padded(vocab_size, ctx.rank, ctx.size)
         parts = [(name, vocab_size)]
         # Kernels of the host copy a tied matrix anyway; elsewhere packed ones are not measured.
-        quantize &= name == (adapted or name) or torch.device(ctx.device).type == HOST.type
+        quantize &= name == (adapted or name) or ctx.selector.judged.device.startswith(HOST.type)
         matrix = Matrix(ctx, parts, hidden_size, bias=bias, quantize=quantize, outputs=outputs)
         self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._communicator, self._size = ctx.communicator, ctx.size

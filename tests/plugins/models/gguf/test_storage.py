@@ -131,18 +131,23 @@ def test_layers_keep_what_some_kernel_takes(
     torch.testing.assert_close(layer(x), x @ dense.T, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_tied_output_matrix_is_packed_on_the_host(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize(("device", "paper"), [("cpu", False), ("cpu", True), ("meta", False)])
+def test_a_tied_output_matrix_is_packed_on_the_host(
+    tmp_path: Path, device: str, paper: bool
+) -> None:
     tensors = {"token_embd.weight": np.random.randn(12, 64).astype(np.float32)}
     path = write(tmp_path / "m.gguf", "qwen2", {}, tensors, lambda name: "Q8_0")
     name, facts = "model.embed_tokens", replace(FACTS, device=device)
     packed = Packed({f"{name}.weight": "Q8_0"}, frozenset({f"{name}.weight"}))
     kernel = Candidate("linear", "kernel", lambda spec, facts: accept(1), Kernel)
-    ctx = BuildContext(Selector(SLOTS, [kernel], facts), "float32", "float32", 4, 32, format=packed)
+    selector = Selector(SLOTS, [kernel], facts)
+    if paper:
+        selector.facts = replace(facts, device="meta")
+    ctx = BuildContext(selector, "float32", "float32", 4, 32, format=packed)
     embedding = Embedding(ctx, name, 12, 64)
     logits = Logits(ctx, name, 12, 64, quantize=True, adapted="lm_head")
     assert packed.kept == ({f"{name}.blocks"} if device == "cpu" else set())
-    if device != "cpu":
+    if device != "cpu" or paper:
         return
     feed(ctx.weights, Tensors([Header(path)], FAMILIES["qwen2"], {}, torch.float32, packed.kept))
     ctx.weights.check_complete()
