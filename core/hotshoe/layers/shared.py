@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hotshoe.layers.attention import Attention
 from hotshoe.layers.context import BuildContext, ForwardBatch
@@ -15,7 +17,9 @@ class SharedAttention:
     """Queries of this layer over the keys and values of another one of the same step.
 
     The layer asks for no cache, so its keys take no memory, and no block, prefix or window counts
-    twice. Whatever the other layer's window, scale and heads are, they are this one's.
+    twice. The other layer's window, scale and kv heads are this one's. Queries may be of another
+    number: they go through the other layer's operation in as many calls as they need, and zeros
+    fill the last one.
 
     Args:
         ctx: The build context.
@@ -39,15 +43,29 @@ class SharedAttention:
         self._norm = None if q_norm is None else RMSNorm(ctx, q_norm, size, eps, weight_offset)
 
     def __call__(self, q: Tensor, batch: ForwardBatch) -> Tensor:
-        """Map q [num_tokens, num_heads * head_dim] of this rank to the same shape."""
+        """Map q [num_tokens, heads * head_dim] of this rank to [num_tokens, heads * value_dim]."""
         spec = self.source.spec
         heads = q.reshape(-1, spec.head_dim)
         if self._norm is not None:
             normed = self._norm(heads)
             assert isinstance(normed, Tensor)
             heads = normed
-        heads = heads.view(-1, spec.num_heads, spec.head_dim)
+        heads = heads.view(len(q), -1, spec.head_dim)
         if self._rotary is not None:
             table = self._rotary.table[batch.positions.long()]
             heads = rotate(heads, table, self._rotary.interleaved)
-        return self.source.read(heads, batch)
+        if heads.shape[1] == spec.num_heads:
+            return self.source.read(heads, batch)
+        return self._read(heads.view(len(q), spec.num_kv_heads, -1, spec.head_dim), batch)
+
+    def _read(self, q: Tensor, batch: ForwardBatch) -> Tensor:
+        """Map q [num_tokens, num_kv_heads, queries of each, head_dim]."""
+        spec = self.source.spec
+        room = spec.num_heads // spec.num_kv_heads
+        found = []
+        for part in torch.split(q, room, dim=2):
+            own = part.shape[2]
+            full = functional.pad(part, (0, 0, 0, room - own)).flatten(1, 2)
+            out = self.source.read(full, batch).view(len(q), spec.num_kv_heads, room, -1)
+            found.append(out[:, :, :own])
+        return torch.cat(found, 2).flatten(1)

@@ -129,6 +129,21 @@ class DraftHead(Protocol):
 
 
 @runtime_checkable
+class ReadingHead(DraftHead, Protocol):
+    """A head without caches of its own that reads the model's.
+
+    `forward` gets single tokens: of the last token p that is right, the token p + 1 and the hidden
+    state of p, then for each further draft that draft and what `forward` returned for it. Views end
+    with p each time, and positions are p.
+
+    Attributes:
+        reads: Layers of the model whose caches it reads.
+    """
+
+    reads: Sequence[CacheLayer]
+
+
+@runtime_checkable
 class TreeHead(DraftHead, Protocol):
     """A head whose guesses may be a tree: `guess` then returns [n, k], the token of each node.
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers import ForwardBatch, ViewPlan
+from hotshoe.layers.cache import CacheLayer
 from hotshoe.layers.context import Attend
 from hotshoe.models.base import DraftHead
 from hotshoe.runner.graphs import Recordings
@@ -140,9 +141,12 @@ class Ahead:
         tables: What it shares with the runner.
     """
 
+    #: Whether each draft stands one position behind the one before.
+    _advances = True
+
     def __init__(self, head: DraftHead, tables: Tables) -> None:
         self._head, self._tables = head, tables
-        self._views = frozenset(layer.view for layer in head.cache_layers)
+        self._views = frozenset(layer.view for layer in self._layers())
         self._groups = sorted({tables.plans[number].group for number in self._views})
         groups, rows = len(tables.blocks), len(tables.blocks[0])
         self._columns = np.zeros((groups, rows), np.int32)
@@ -156,6 +160,10 @@ class Ahead:
         self._rows: list[int] = []
         # Whether the step may be written later: it decodes, and nobody wants drafts.
         self._waits = False
+
+    def _layers(self) -> Sequence[CacheLayer]:
+        """Return the layers whose caches the head reads."""
+        return self._head.cache_layers
 
     def begin(self, plan: StepPlan) -> None:
         """Learn how many drafts a step shall have, and how far its rows' blocks reach."""
@@ -202,7 +210,7 @@ class Ahead:
         if self._waits:
             self._wait(token_index)
             return None
-        samples, num = _samples(inputs), self._num
+        samples, num = samples_of(inputs), self._num
         read = self._behind(inputs, samples, token_index, verified, sampled)
         self._states = self._batch = None
         # Of a step that samples nothing, somebody must be last.
@@ -331,7 +339,8 @@ class Ahead:
     def _one_more(self, chain: Chain, count: int, longest: int) -> Tensor:
         """Make one more draft of each of so many rows, and return them."""
         tokens, passed, positions, limit, rows = (tensor[:count] for tensor in chain)
-        positions.add_(1)
+        if self._advances:
+            positions.add_(1)
         has_room = positions < limit
         batch = self._one_each(rows, positions, has_room, longest)
         handed_on, found = self._head.forward(tokens, passed, batch)
@@ -405,7 +414,7 @@ def _unread(q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
     raise Written
 
 
-def _samples(inputs: StepInputs) -> Samples:
+def samples_of(inputs: StepInputs) -> Samples:
     """Find the samples of each row."""
     rows = inputs.sample_rows
     first = np.flatnonzero(np.diff(rows, prepend=-1))

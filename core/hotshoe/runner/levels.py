@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
-from hotshoe.models.base import DraftHead, LevelHead
+from hotshoe.models.base import DraftHead, LevelHead, ReadingHead
 from hotshoe.runner.ahead import CHAINED_ROWS, NO_DRAFT, Ahead, Behind, Samples, Tables
 from hotshoe.runner.graphs import Recordings
+from hotshoe.runner.reading import ReadingAhead
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
 from hotshoe.runner.trees import Shape, TreeAhead
 from hotshoe.sampling.rows import place
@@ -30,6 +31,8 @@ from hotshoe.types.trees import ROOT, DraftTree, ancestors_of, depths_of
 
 def ahead_of(head: DraftHead, tables: Tables, tree: DraftTree | None) -> Ahead:
     """Return what runs a head."""
+    if isinstance(head, ReadingHead):
+        return ReadingAhead(head, tables)
     if tree is None:
         return Ahead(head, tables)
     return (

@@ -20,7 +20,7 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models.gemma import GEMMA3_NAMES
 from hotshoe_models.gemma4_layers import Gemma4Decoder
 from hotshoe_models.mixtures import mixture
-from hotshoe_models.spec import LayerSpec, PerLayerSpec
+from hotshoe_models.spec import DecoderSpec, LayerSpec, PerLayerSpec
 from hotshoe_models.values import (
     FULL,
     SLIDING,
@@ -108,13 +108,23 @@ def build_unified(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
 
 
 def _decoder(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
+    return Gemma4Decoder(described(config, ctx), ctx)
+
+
+def kinds(config: ModelConfig) -> list[str]:
+    """Return the kind of each layer."""
+    types = layer_types(config, lambda i: SLIDING if (i + 1) % PATTERN else FULL)
+    return [*types[:-1], FULL]  # as transformers reads every file
+
+
+def described(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
+    """Describe a decoder, with the defaults of its class."""
     if config.get("use_bidirectional_attention") not in (None, "vision"):
         raise refuse(config, "use_bidirectional_attention", "attends to earlier tokens only")
-    types = layer_types(config, lambda i: SLIDING if (i + 1) % PATTERN else FULL)
-    types = [*types[:-1], FULL]  # as transformers reads every file
-    layers = _layers(config, ctx, types)
+    layers = _layers(config, ctx, kinds(config))
     bias = flag(config, "attention_bias")
-    spec = decoder_spec(
+    ctx.weights.rename(r"\.router\.scale$", ".router.scale.weight")
+    return decoder_spec(
         config,
         layers,
         activation=activation(config, "hidden_activation"),
@@ -127,8 +137,6 @@ def _decoder(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
         per_layer=per_layer(config, ctx),
         names=GEMMA3_NAMES,
     )
-    ctx.weights.rename(r"\.router\.scale$", ".router.scale.weight")
-    return Gemma4Decoder(spec, ctx)
 
 
 def rounded(ctx: BuildContext, factor: float) -> float:

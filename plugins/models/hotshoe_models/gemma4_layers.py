@@ -33,10 +33,10 @@ class Gemma4Decoder(PerLayerDecoder):
         mixers: dict[int, Mixer],
     ) -> Layer:
         """See `PerLayerDecoder`."""
-        return _Layer(spec, ctx, i, rotaries, mixers)
+        return Gemma4Layer(spec, ctx, i, rotaries, mixers)
 
 
-class _Layer:
+class Gemma4Layer:
     """Attention, an MLP with experts beside it, and the layer's own input; scaled at the end."""
 
     def __init__(

@@ -40,6 +40,9 @@ Layer: TypeAlias = "Callable[[Tensor, Tensor | None, ForwardBatch, Tensor | None
 class PerLayerDecoder(DenseDecoder):
     """See `DenseDecoder`. What passes from layer to layer is a state, made of the embeddings.
 
+    Attributes:
+        mixers: Of this stage's layers, by their numbers.
+
     Raises:
         ConfigError: Stages are to divide layers that need token ids or share keys and values.
     """
@@ -58,8 +61,8 @@ class PerLayerDecoder(DenseDecoder):
     def _build_layers(
         self, spec: DecoderSpec, ctx: BuildContext, own: range, rotaries: dict[Rotation, Rotary]
     ) -> None:
-        mixers: dict[int, Mixer] = {}
-        built = [self.build_layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
+        self.mixers: dict[int, Mixer] = {}
+        built = [self.build_layer(spec.sized(i), ctx, i, rotaries, self.mixers) for i in own]
         self.layers: list[Layer] = built
 
     @abstractmethod

@@ -341,6 +341,7 @@ FILES = {
 HEADS = {
     "eagle": "hotshoe_models.eagle:build_eagle",
     "eagle3": "hotshoe_models.eagle:build_eagle3",
+    "gemma4_assistant": "hotshoe_models.gemma4_assistant:build",
     "medusa": "hotshoe_models.medusa:build",
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 #: Methods by their names there.
 METHODS: Mapping[str, str] = {
     "deepseek_mtp": "mtp",
+    "gemma4_mtp": "gemma4_assistant",
     "glm4_moe_lite_mtp": "mtp",
     "glm4_moe_mtp": "mtp",
     "mimo_mtp": "mtp",
@@ -31,7 +32,10 @@ IGNORED: Mapping[str, str] = {
     "use_local_argmax_reduction": "each rank has all logits of a draft",
 }
 #: Parts of names of models that tell a method where none is named; the first one holds.
-NAMED = (("eagle3", "eagle3"), ("eagle-3", "eagle3"), ("eagle", "eagle"), ("medusa", "medusa"))
+NAMED = (
+    *(("eagle3", "eagle3"), ("eagle-3", "eagle3"), ("eagle", "eagle"), ("medusa", "medusa")),
+    ("-assistant", "gemma4_assistant"),
+)
 
 
 def meant(value: str, say: Callable[[str], None]) -> str:
@@ -63,6 +67,8 @@ def meant(value: str, say: Callable[[str], None]) -> str:
         chosen = next((m for part, m in NAMED if part in name), "draft_model")
         say(f"--speculative-config names no method; by the name of its model it is {chosen}")
         kept["method"] = chosen
+    elif isinstance(model, str) and kept["method"] == "mtp" and "-assistant" in model.lower():
+        kept["method"] = "gemma4_mtp"
     if isinstance(method := kept.get("method"), str):
         kept["method"] = _method(method, say)
     return json.dumps(kept)

@@ -56,3 +56,18 @@ def test_without_norm_and_rotation_queries_stay_as_they_are(ctx):
     batch = step(source, 2)
     wanted = source(qkv.clone(), batch)
     assert torch.equal(shared(qkv[:, : HEADS * DIM].clone(), batch), wanted)
+
+
+def test_more_or_fewer_queries_go_through_the_same_operation(ctx):
+    """As if each kv head had been read by a layer with that many queries."""
+    source = Attention(ctx, ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3), None)
+    source.allocate_cache(6)
+    qkv = torch.randn(3, (HEADS + 2 * KV_HEADS) * DIM)
+    source(qkv.clone(), step(source, 3))
+    for heads in (2, 6, 8):
+        plain = Attention(ctx, ctx.attention_spec(heads, KV_HEADS, DIM, 0.3), None)
+        plain.allocate_cache(6)
+        q = torch.randn(3, heads * DIM)
+        wanted = plain(torch.cat((q, qkv[:, HEADS * DIM :]), 1), step(plain, 3))
+        found = SharedAttention(ctx, source, None)(q, step(source, 3))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

@@ -7,7 +7,7 @@ import torch
 from tests.core.runner.test_trees import PARENTS, begun
 
 from hotshoe.models.base import LevelHead
-from hotshoe.runner.ahead import Ahead, _samples
+from hotshoe.runner.ahead import Ahead, samples_of
 from hotshoe.runner.levels import LevelAhead, ahead_of, levels_of
 from hotshoe.runner.trees import TreeAhead
 from hotshoe.types.trees import parse_tree
@@ -40,7 +40,7 @@ def test_trees_give_way_to_paths() -> None:
     _, inputs, plan = begun()
     ahead = LevelAhead.__new__(LevelAhead)
     ahead._parents, ahead._drafts = plan.parents, dict(enumerate(plan.drafts))
-    step = ahead._straight(inputs, _samples(inputs))
+    step = ahead._straight(inputs, samples_of(inputs))
     deepest = [2, 2, 0]  # of the tree of row 0, of the chain of row 1, of nothing
     assert len(PARENTS) == 5
     assert step.counts.tolist() == [1 + n for n in deepest]

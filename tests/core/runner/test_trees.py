@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hotshoe.layers import Changes
-from hotshoe.runner.ahead import Ahead, _samples
+from hotshoe.runner.ahead import Ahead, samples_of
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.rows import StepInputs
 from hotshoe.runner.trees import RecordedTrees, TreeAhead, TreeRows, without_nodes
@@ -72,7 +72,7 @@ def test_a_head_goes_on_behind_the_last_node_of_the_path() -> None:
     _, inputs, plan = begun()
     ahead = TreeAhead.__new__(TreeAhead)
     ahead._parents, ahead._drafts = plan.parents, dict(enumerate(plan.drafts))
-    samples, rng, depths = _samples(inputs), random.Random(1), set[int]()
+    samples, rng, depths = samples_of(inputs), random.Random(1), set[int]()
     for _ in range(200):
         sampled = [rng.choice([3, 4, 6, 7, 8, 9]) for _ in range(10)]
         last, positions = ahead._last(samples, None, torch.tensor(sampled, dtype=torch.int32))

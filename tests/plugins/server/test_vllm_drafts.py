@@ -23,6 +23,12 @@ BY_NAME = "by the name of its model it is"
         ),
         ({"model": "a/EAGLE3-LLaMA"}, {"method": "eagle3", "model": "a/EAGLE3-LLaMA"}),
         ({"model": "a/EAGLE-LLaMA"}, {"method": "eagle", "model": "a/EAGLE-LLaMA"}),
+        (
+            {"method": "mtp", "model": "g/gemma-4-E2B-it-assistant"},
+            {"method": "gemma4_assistant", "model": "g/gemma-4-E2B-it-assistant"},
+        ),
+        ({"model": "a/b-assistant"}, {"method": "gemma4_assistant", "model": "a/b-assistant"}),
+        ({"method": "mtp", "model": "a/whole"}, {"method": "mtp", "model": "a/whole"}),
         ({"model": "medusa", "method": "eagle"}, {"model": "medusa", "method": "eagle"}),
         ({"model": "[ngram]", "prompt_lookup_max": 4}, {"method": "ngram", "prompt_lookup_max": 4}),
         ({"method": "ngram", "unknown": 1}, {"method": "ngram", "unknown": 1}),

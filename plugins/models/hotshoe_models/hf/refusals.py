@@ -22,6 +22,8 @@ from hotshoe_models.hf.attention import Run
 
 #: Kinds of layers whose attention the engine has.
 LAYER_TYPES = ("full_attention", "sliding_attention")
+#: Heads, which are named beside their model.
+ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 #: Rotations that depend on the longest text of a batch.
 CHANGING = ("dynamic", "longrope")
 
@@ -46,6 +48,11 @@ def read_config(config: ModelConfig) -> tuple[PreTrainedConfig, type[PreTrainedM
         CheckpointError: transformers knows none such, or the file is malformed.
     """
     name, family = config.architecture, str(config.get("model_type"))
+    if name in ASSISTANTS:
+        raise CheckpointError(
+            f"{name} makes drafts for a Gemma 4, and no text of its own; serve the Gemma 4 with "
+            f'--speculative-config \'{{"method": "gemma4_assistant", "model": "{config.path}"}}\''
+        )
     known = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     kind = getattr(transformers, name, None) if known else None
     if kind is None:
