@@ -68,12 +68,15 @@ class TensorSpec:
         pieces: Indices of what this rank keeps of it, in order.
         dtypes: The types that it may have.
         padding: Rows of zeros after the pieces.
+        drawn: Makes of random numbers what such a tensor may hold, for weights that are random;
+            None where any numbers do.
     """
 
     shape: tuple[int, ...]
     pieces: tuple[tuple[slice, ...], ...]
     dtypes: frozenset[torch.dtype] = FLOATS
     padding: int = 0
+    drawn: Callable[[Tensor], Tensor] | None = None
 
     def keep(self, tensor: Tensor) -> list[Tensor]:
         """Return this rank's pieces of the whole tensor: views, and zeros for padding."""

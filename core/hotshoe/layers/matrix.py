@@ -174,7 +174,7 @@ class Matrix:
                 shape = spec.shape
                 if self._transposed and kind == "weight":
                     sink, shape = _turned(sink), shape[::-1]
-                ctx.weights.expect(full, shape, sink, spec.dtypes, place)
+                ctx.weights.expect(full, shape, sink, spec.dtypes, place, spec.drawn)
 
     def _wanted(self) -> list[dict[str, TensorSpec]]:
         """Return the tensors of each matrix that all of them have, such as weights and scales.

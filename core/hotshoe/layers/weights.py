@@ -82,12 +82,14 @@ class ExpectedWeight:
         dtypes: Types that it may have.
         sinks: What takes it.
         places: Where it goes; of a sink that does not say, None.
+        drawn: As in `TensorSpec`.
     """
 
     shape: tuple[int, ...]
     dtypes: frozenset[torch.dtype]
     sinks: tuple[Sink, ...]
     places: tuple[Place | None, ...]
+    drawn: Callable[[Tensor], Tensor] | None = None
 
 
 class WeightTable:
@@ -128,6 +130,7 @@ class WeightTable:
         sink: Sink,
         dtypes: frozenset[torch.dtype] = FLOATS,
         place: Place | None = None,
+        drawn: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """Ask for a tensor; `sink` may keep it, and must not write to it.
 
@@ -137,7 +140,8 @@ class WeightTable:
         known = self.expected.get(name) or ExpectedWeight(shape, dtypes, (), ())
         assert known.shape == shape, f"{name} is wanted in two shapes"
         sinks, places = (*known.sinks, sink), (*known.places, place)
-        self.expected[name] = ExpectedWeight(shape, known.dtypes & dtypes, sinks, places)
+        dtypes = known.dtypes & dtypes
+        self.expected[name] = ExpectedWeight(shape, dtypes, sinks, places, drawn or known.drawn)
         self._missing[name] = None
 
     def optional(self, name: str) -> None:

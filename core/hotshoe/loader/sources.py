@@ -121,8 +121,13 @@ class Dummy:
     def tensor(self, name: str) -> Tensor:
         """Return values about 0; about 1 for norms and for single scales, and other integers where
         none else fit; where they can only be indexes 0, or those from 0 on in each row of a table.
+        The weight's format may make other values of them (`TensorSpec.drawn`).
         """
         expected = self._expected[name]
+        values = self._values(name, expected)
+        return values if expected.drawn is None else expected.drawn(values)
+
+    def _values(self, name: str, expected: ExpectedWeight) -> Tensor:
         if len(expected.shape) == 1 and not any(t.is_floating_point for t in expected.dtypes):
             return torch.zeros(expected.shape, dtype=min(expected.dtypes, key=str))
         if torch.int64 in expected.dtypes:  # which no packed numbers have
@@ -130,7 +135,7 @@ class Dummy:
         count = int(torch.Size(expected.shape).numel())
         rolled = self._base.roll(zlib.crc32(name.encode()) % DUMMY_PERIOD)
         values = rolled.repeat(-(-count // DUMMY_PERIOD))[:count].view(expected.shape)
-        if not expected.shape or (len(expected.shape) == 1 and "norm" in name):
+        if count == 1 or (len(expected.shape) == 1 and "norm" in name):
             return values + 1
         return values if values.dtype in expected.dtypes else _typed(values, expected.dtypes)
 

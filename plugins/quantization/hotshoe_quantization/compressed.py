@@ -25,8 +25,8 @@ from hotshoe_quantization.stored import (
     StoredFormat,
     finite,
     has_kv_scales,
+    order_spec,
     ordered,
-    whole_inputs,
     zero_points,
 )
 from hotshoe_quantization.unpack import signed, unpack
@@ -69,8 +69,7 @@ class Packed(PackedInputs):
             zeros = Axis(per_word, group).spec(layer, shape, share, WORDS)
             specs["weight_zero_point"] = zeros
         if self.order:
-            whole_inputs(layer, shape, share)
-            specs["weight_g_idx"] = TensorSpec((shape[1],), ((slice(None),),), WORDS)
+            specs["weight_g_idx"] = order_spec(layer, shape, share, group)
         return specs
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,8 @@ class Elements:
             "weight": Axis().spec(layer, shape, share, frozenset({DTYPES[self.weight.format]})),
             self.scale: axis.spec(layer, shape, share, EXPONENTS if self.exponents else SCALES),
         }
+        if self.weight.format == "int4":
+            specs["weight"] = replace(specs["weight"], drawn=_drawn)
         if not self.weight.symmetric:
             specs["weight_zero_point"] = axis.spec(layer, shape, share, ZEROS)
         activation = self._of_x(layer)
@@ -98,6 +100,11 @@ class Elements:
         if "input_scale" in made:
             made["input_scale"] = positive(layer, "input_scale", made["input_scale"])
         return made
+
+
+def _drawn(values: Tensor) -> Tensor:
+    """Bring random bytes to four bits."""
+    return values.remainder(16) - 8
 
 
 def _check_range(layer: str, parts: Sequence[Tensor]) -> None:

@@ -29,8 +29,8 @@ from hotshoe_quantization.stored import (
     check_group,
     check_words,
     finite,
+    order_spec,
     ordered,
-    whole_inputs,
 )
 from hotshoe_quantization.unpack import in_order, signed, unpack
 from hotshoe_quantization.values import Values, holds, matches_regex
@@ -97,10 +97,19 @@ class Gptq(PackedInputs):
             "qzeros": Axis(per_word, group, transposed=True).spec(layer, shape, share, WORDS),
             "scales": Axis(1, group, transposed=True).spec(layer, shape, share, FLOATS),
         }
+        if self.weight.symmetric:
+            specs["qzeros"] = replace(specs["qzeros"], drawn=self._middle)
         if self.weight.permuted:
-            whole_inputs(layer, shape, share)
-            specs["g_idx"] = TensorSpec((shape[1],), ((slice(None),),), WORDS)
+            specs["g_idx"] = order_spec(layer, shape, share, group)
         return specs
+
+    def _middle(self, words: Tensor) -> Tensor:
+        """Return zero points, packed, that are the middle of their bits."""
+        one = (1 << (self.bits - 1)) - self.offset
+        run = sum(one << self.bits * i for i in range(32))  # as many words as a number has bits
+        found = [(run >> 32 * i) & 0xFFFFFFFF for i in range(self.bits)]
+        numbers = torch.tensor([word - (word >> 31 << 32) for word in found], dtype=words.dtype)
+        return numbers[torch.arange(words.shape[-1]) % self.bits].expand_as(words)
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Unpack, and put outputs first."""

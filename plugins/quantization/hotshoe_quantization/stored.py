@@ -351,6 +351,21 @@ def ordered(layer: str, weights: Sequence[Tensor], groups: Sequence[Tensor], siz
     }
 
 
+def order_spec(layer: str, shape: Shape, share: Share, size: int | None) -> TensorSpec:
+    """Describe the groups of columns that have an order of their own; see `ordered`.
+
+    Raises:
+        CheckpointError: The columns are divided.
+    """
+    whole_inputs(layer, shape, share)
+
+    def drawn(groups: Tensor) -> Tensor:
+        """Return columns in order, which any order may be."""
+        return torch.arange(len(groups), dtype=groups.dtype) // (size or 1)
+
+    return TensorSpec((shape[1],), ((slice(None),),), WORDS, drawn=drawn)
+
+
 def whole_inputs(layer: str, shape: Shape, share: Share) -> None:
     """Refuse to divide the inputs of a matrix whose columns have an order of their own.
 
