@@ -114,18 +114,46 @@ def of_head(k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE: tl.cons
 
 
 @triton.jit
+def scales_of(scale_ptr, at_N, there_N, MASKED: tl.constexpr):
+    """Return the scale of each key, 0 behind the last one, where anything may lie, NaN too."""
+    if MASKED:
+        scale_N = tl.load(scale_ptr + at_N, mask=there_N, other=0.0)
+    else:
+        scale_N = tl.load(scale_ptr + at_N)
+    return scale_N
+
+
+@triton.jit
 def multiplied(x_MN, scale_ptr, at_N, there_N, MASKED: tl.constexpr, SCALES: tl.constexpr):
     """Return columns times the scales of their keys; SCALES: 0 none, 1 one for all, 2 of each."""
     if SCALES == 1:
         x_MN = x_MN * tl.load(scale_ptr)
     if SCALES == 2:
-        # Behind the last key anything may lie, NaN too, which no weight of 0 takes away.
-        if MASKED:
-            scale_N = tl.load(scale_ptr + at_N, mask=there_N, other=0.0)
-        else:
-            scale_N = tl.load(scale_ptr + at_N)
-        x_MN = x_MN * scale_N[None, :]
+        x_MN = x_MN * scales_of(scale_ptr, at_N, there_N, MASKED)[None, :]
     return x_MN
+
+
+@triton.jit
+def weighed(acc_MD, weights_MN, v_ND, scale_ptr, at_N, there_N, MASKED: tl.constexpr,
+            SCALES: tl.constexpr):  # fmt: skip
+    """Return the sum and values times their weights and scales.
+
+    Scaled weights may be too small for float16. There the largest scale of a tile is a factor of
+    its weighted values, and weights have shares of it.
+    """
+    kind: tl.constexpr = v_ND.dtype
+    if kind == tl.float16 and SCALES > 0:
+        if SCALES == 1:
+            largest = tl.load(scale_ptr)
+        else:
+            scale_N = scales_of(scale_ptr, at_N, there_N, MASKED)
+            largest = tl.max(scale_N, 0)
+            weights_MN = weights_MN * (scale_N / tl.where(largest > 0, largest, 1.0))[None, :]
+        acc_MD += largest * tl.dot(weights_MN.to(kind), v_ND, input_precision="ieee")
+    else:
+        weights_MN = multiplied(weights_MN, scale_ptr, at_N, there_N, MASKED, SCALES)
+        acc_MD = tl.dot(weights_MN.to(kind), v_ND, acc_MD, input_precision="ieee")
+    return acc_MD
 
 
 @triton.jit
@@ -139,7 +167,7 @@ def absorb(
     """Take the tiles first..end - 1 of keys and values into the running softmax.
 
     Keys and values of 8 bits become numbers of the queries' type, exactly; their scales are factors
-    of scores and of weights. Scaled weights may be too small for float16, so bfloat16 holds them.
+    of scores and of weights.
 
     Args:
         acc_MD, top_M, sum_M: Weighted values, maximum, and sum of weights so far, float32.
@@ -149,8 +177,7 @@ def absorb(
         line_M, first_node: Of each row, which keys it sees from key `first_node` on, as 64 bits;
             None where there are no trees.
     """
-    narrow: tl.constexpr = q_MD.dtype == tl.float16 and SCALES > 0
-    v_type: tl.constexpr = tl.bfloat16 if narrow else q_MD.dtype
+    kind: tl.constexpr = q_MD.dtype
     channel_D = tl.arange(0, BLOCK_D)
     # Pages are fetched one tile ahead, so that loads of keys never wait for them.
     pages = pages_of(table_ptr, first, seq_len, BLOCK_N, BLOCK_SIZE)
@@ -160,9 +187,10 @@ def absorb(
         pages = pages_of(table_ptr, tile + 1, seq_len, BLOCK_N, BLOCK_SIZE)
         offsets_ND = rows_N[:, None] + channel_D[None, :]
         key_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        k_ND = load_rows(k_ptr, offsets_ND, key_N < seq_len, channel_D, MASKED, HEAD_DIM)
-        qk_MN = tl.dot(q_MD, tl.trans(k_ND.to(q_MD.dtype)), input_precision="ieee")
-        qk_MN = multiplied(qk_MN, k_scale_ptr, scales_N, key_N < seq_len, MASKED, SCALES)
+        there_N = key_N < seq_len
+        k_ND = load_rows(k_ptr, offsets_ND, there_N, channel_D, MASKED, HEAD_DIM)
+        qk_MN = tl.dot(q_MD, tl.trans(k_ND.to(kind)), input_precision="ieee")
+        qk_MN = multiplied(qk_MN, k_scale_ptr, scales_N, there_N, MASKED, SCALES)
         scores_MN, factor = scaled(qk_MN, SCALE, SOFTCAP)
         if SLOPED:
             away_MN = (position_M[:, None] - key_N[None, :]).to(tl.float32)
@@ -179,10 +207,9 @@ def absorb(
         new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * factor)
         weights_MN = tl.exp2(scores_MN * factor - new_top_M[:, None])
         shrink_M = tl.exp2(top_M - new_top_M)
-        v_ND = load_rows(v_ptr, offsets_ND, key_N < seq_len, channel_D, MASKED, HEAD_DIM)
+        v_ND = load_rows(v_ptr, offsets_ND, there_N, channel_D, MASKED, HEAD_DIM).to(kind)
         acc_MD = acc_MD * shrink_M[:, None]
         sum_M = sum_M * shrink_M + tl.sum(weights_MN, 1)
-        weights_MN = multiplied(weights_MN, v_scale_ptr, scales_N, key_N < seq_len, MASKED, SCALES)
-        acc_MD = tl.dot(weights_MN.to(v_type), v_ND.to(v_type), acc_MD, input_precision="ieee")
+        acc_MD = weighed(acc_MD, weights_MN, v_ND, v_scale_ptr, scales_N, there_N, MASKED, SCALES)
         top_M = new_top_M
     return acc_MD, top_M, sum_M
