@@ -61,7 +61,7 @@ def main() -> None:
     for method in args.methods:
         with tempfile.TemporaryDirectory() as folder:
             model, drafts = write(method, Path(folder))
-            drafts |= {"method": method, "num_speculative_tokens": 3}
+            drafts |= {"method": method, "num_speculative_tokens": 3, "adaptive": False}
             begin = time.perf_counter()
             with LLM(model, speculative_config=drafts, **options) as llm:
                 if method in ("eagle", "eagle3", "medusa", "mtp"):

@@ -58,7 +58,7 @@ def main() -> None:
     sizes = {"max_model_len": 1024, "max_num_seqs": max(args.num_streams), "dtype": args.dtype}
     draft = {"method": "draft_model", "model": str(DEMO)}
     if args.num_speculative_tokens:
-        draft["num_speculative_tokens"] = args.num_speculative_tokens
+        draft |= {"num_speculative_tokens": args.num_speculative_tokens, "adaptive": False}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "deep"
         deepen(path, args.extra_layers, args.scale)

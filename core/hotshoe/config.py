@@ -250,8 +250,8 @@ class EngineConfig:
     speculative_config: dict[str, Any] | None = option(
         None,
         "drafts that a step verifies: a method, such as auto, or JSON with method, "
-        "num_speculative_tokens (default: as many as pay) and the method's own options; "
-        "default: none",
+        "num_speculative_tokens (the most; as many are made as pay, unless adaptive is false) and "
+        "the method's own options; default: none",
     )
 
     structured_output_backend: str = option("auto", "what compiles grammars, such as llguidance")
@@ -394,6 +394,11 @@ def _check_speculative(options: Mapping[str, Any] | None) -> None:
         raise ConfigError(
             "speculative_config.num_speculative_tokens must be a number from 1 to "
             f"{MAX_SPECULATIVE_TOKENS}, not {number!r}"
+        )
+    if not isinstance(options.get("adaptive", True), bool):
+        raise ConfigError(
+            "speculative_config.adaptive must be true, for drafts where they pay, or false, for "
+            f"num_speculative_tokens at every step, not {options['adaptive']!r}"
         )
     tree_of(options)
 

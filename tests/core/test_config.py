@@ -47,6 +47,10 @@ from hotshoe.platform import Change
             "num_speculative_tokens must be a number from 1 to 64, not True",
         ),
         (
+            {"speculative_config": {"method": "ngram", "adaptive": "no"}},
+            "adaptive must be true, .* or false, .* not 'no'",
+        ),
+        (
             {"max_num_sequences": 3},
             r"unknown option max_num_sequences; did you mean max_num_seqs\?",
         ),

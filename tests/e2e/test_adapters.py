@@ -212,7 +212,7 @@ def test_drafts_made_without_adapters_change_no_token(
 ) -> None:
     makers = {"draft_model": root / "model", "medusa": heads}
     own = {"model": str(makers[method])} if method in makers else {}
-    drafts = {"method": method, "num_speculative_tokens": 2, **own}
+    drafts = {"method": method, "num_speculative_tokens": 2, "adaptive": False, **own}
     pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*NAMES, None)]
     with open_engine(root, speculative_config=drafts) as llm:
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]

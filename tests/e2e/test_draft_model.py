@@ -36,7 +36,12 @@ def change(path: Path, **values: object) -> None:
 
 
 def method(path: Path, number: int | None = 4) -> dict[str, object]:
-    return {"method": "draft_model", "model": str(path), "num_speculative_tokens": number}
+    return {
+        "method": "draft_model",
+        "model": str(path),
+        "num_speculative_tokens": number,
+        "adaptive": False,
+    }
 
 
 @pytest.mark.parametrize(

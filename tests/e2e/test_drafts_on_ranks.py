@@ -60,7 +60,12 @@ def test_tokens_are_those_of_one_process_without_drafts(
     params = [GREEDY, DRAWN, GREEDY, DRAWN]
     with LLM(str(path), **options) as llm:
         plain = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
-    options["speculative_config"] = {"method": name, "num_speculative_tokens": 3, **own}
+    options["speculative_config"] = {
+        "method": name,
+        "num_speculative_tokens": 3,
+        "adaptive": False,
+        **own,
+    }
     with LLM(str(path), **{axis: 2}, **options) as llm:
         found = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
         stats = llm.stats()
@@ -71,6 +76,10 @@ def test_tokens_are_those_of_one_process_without_drafts(
 def test_a_last_stage_without_a_head_is_refused(tmp_path: Path) -> None:
     path = mtp.write(tmp_path, mtp.random_weights(1), num_nextn_predict_layers=0)
     options = {"platform": "cpu", "skip_tokenizer_init": True, STAGES: 2}
-    options["speculative_config"] = {"method": "mtp", "num_speculative_tokens": 1}
+    options["speculative_config"] = {
+        "method": "mtp",
+        "num_speculative_tokens": 1,
+        "adaptive": False,
+    }
     with pytest.raises(ConfigError, match=r"MiMoForCausalLM in .* has none"):
         LLM(str(path), **options)

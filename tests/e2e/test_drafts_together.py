@@ -50,7 +50,7 @@ def write_adapter(path: Path, strength: float) -> str:
 
 def write(method: str, path: Path) -> tuple[Path, dict[str, object]]:
     """Write a model and what makes its drafts."""
-    options = {"method": method, "num_speculative_tokens": 3}
+    options = {"method": method, "num_speculative_tokens": 3, "adaptive": False}
     if method == "mtp":
         return mtp.write(path / "model", mtp.chain_weights(3, strange=0.3)), options
     weights = eagle.model_weights("llama", 3)

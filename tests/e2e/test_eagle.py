@@ -46,6 +46,7 @@ class Pair:
             "method": self.method,
             "model": str(self.path / "head"),
             "num_speculative_tokens": number,
+            "adaptive": False,
         }
         settings = {"platform": "cpu", "max_num_seqs": 8, "seed": 3}
         settings["speculative_config"] = speculative if drafts else None

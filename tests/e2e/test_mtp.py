@@ -19,7 +19,7 @@ ONE = pytest.mark.parametrize("platform", ["cpu"])
 
 
 def method(number: int | None = 3) -> dict[str, object]:
-    return {"method": "mtp", "num_speculative_tokens": number}
+    return {"method": "mtp", "num_speculative_tokens": number, "adaptive": False}
 
 
 @pytest.fixture

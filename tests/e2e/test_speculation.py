@@ -19,6 +19,7 @@ from hotshoe.types import CompletionOutput
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 4,
+    "adaptive": False,
     "prompt_lookup_max": 4,
     "prompt_lookup_min": 1,
 }
@@ -121,7 +122,7 @@ def test_answers_of_recorded_steps_are_those_without_drafts(
 def test_suffixes_of_finished_answers_change_no_answer(
     open_llm: Callable[..., LLM], expected: list[CompletionOutput], number: int | None
 ) -> None:
-    options = {"method": "suffix", "num_speculative_tokens": number}
+    options = {"method": "suffix", "num_speculative_tokens": number, "adaptive": False}
     with open_llm(speculative_config=options, async_scheduling=number is None) as llm:
         check(answers(llm), expected)
         check(answers(llm), expected)
@@ -151,7 +152,7 @@ def test_drafts_end_with_the_longest_sequence(open_llm: Callable[..., LLM]) -> N
     prompt = TokensPrompt(PATTERN * 2)
     with open_llm(max_model_len=40) as llm:
         plain = llm.generate(prompt, unbounded)[0].outputs[0]
-    options = {**NGRAM, "num_speculative_tokens": 64}
+    options = {**NGRAM, "num_speculative_tokens": 64, "adaptive": False}
     with open_llm(max_model_len=40, speculative_config=options) as llm:
         check([llm.generate(prompt, unbounded)[0].outputs[0]], [plain])
         assert len(plain.token_ids) == 24

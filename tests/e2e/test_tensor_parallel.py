@@ -93,7 +93,12 @@ def test_tokens_are_those_of_one_process(model_dir: Path) -> None:
 
 
 def test_drafts_change_no_token_of_several_ranks(model_dir: Path) -> None:
-    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
+    drafts = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "adaptive": False,
+        "prompt_lookup_max": 2,
+    }
     with open_dummy(model_dir, 1, **BUSY) as llm:
         expected = answers(llm)
     with open_dummy(model_dir, 2, **BUSY, speculative_config=drafts) as llm:

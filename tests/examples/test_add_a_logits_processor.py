@@ -29,7 +29,7 @@ SHAPE = {
     "rms_norm_eps": 1e-6,
     "torch_dtype": "float32",
 }
-DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+DRAFTS = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}}
 #: Room for 6 blocks of 16 tokens, where a request needs 4.
 SHORT = {"kv_cache_memory_bytes": 6 * 16 * 2 * 16 * 4, "block_size": 16, "max_model_len": 64}
 SETTINGS = {

@@ -67,7 +67,11 @@ def test_a_model_runs_on_it(plugins: PluginManager, tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     found = []
     for kernel, drafts in (({}, 0), ({"decoder_layer": "composed"}, 0), ({}, 2)):
-        speculation = {"method": "ngram", "num_speculative_tokens": drafts} if drafts else None
+        speculation = (
+            {"method": "ngram", "num_speculative_tokens": drafts, "adaptive": False}
+            if drafts
+            else None
+        )
         llm = LLM(
             str(tmp_path),
             platform="cpu",

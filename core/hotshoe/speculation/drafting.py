@@ -28,6 +28,8 @@ from hotshoe.types.trees import TREE
 HOOK = "hotshoe_proposers"
 #: Of methods whose head lies in a directory of its own.
 HEADS = "hotshoe_heads"
+#: Options of all methods.
+EVERY_METHOD = ("method", "num_speculative_tokens", "adaptive")
 #: The method whose drafter the engine makes, as it needs a worker.
 DRAFT_MODEL = "draft_model"
 NOTHING: Mapping[int, Sequence[int]] = MappingProxyType({})
@@ -228,11 +230,12 @@ def open_drafting(
         PluginError: No plugin knows the method, or the proposer is defective.
         ConfigError: The proposer refuses an option.
     """
-    options = dict(config.speculative_config or {})
-    if not options:
+    given = config.speculative_config
+    if not given:
         return None
-    method, limit = options.pop("method"), config.num_speculative_tokens
-    budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
+    method, limit = given["method"], config.num_speculative_tokens
+    budget = Budget(limit) if given.get("adaptive", True) else None
+    options = {name: value for name, value in given.items() if name not in EVERY_METHOD}
     methods = plugins.mapping(HEADS)
     if method == MTP or method in methods:
         check_head(config, options, (TREE,) if method == MTP else ("model", TREE))
@@ -271,5 +274,5 @@ def check_head(config: EngineConfig, options: Mapping[str, Any], known: Sequence
         if name not in known:
             raise ConfigError(
                 f"speculative_config: method {method} has no option {name}; it takes "
-                f"{' and '.join((*known, 'num_speculative_tokens'))} alone"
+                f"{' and '.join((*known, *EVERY_METHOD[1:]))} alone"
             )

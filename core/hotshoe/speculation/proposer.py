@@ -47,7 +47,7 @@ class Proposer(Protocol):
         """Read the options.
 
         Args:
-            options: Of `speculative_config`, without `method` and `num_speculative_tokens`.
+            options: Of `speculative_config`, without those of every method.
 
         Raises:
             ConfigError: An option is unknown or its value impossible; the message names it.

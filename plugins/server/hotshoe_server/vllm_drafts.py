@@ -25,7 +25,7 @@ MOVED: Mapping[str, str] = {"ngram_gpu": "n-grams are looked up on the host"}
 #: Entries without effect, and why.
 IGNORED: Mapping[str, str] = {
     "attention_backend": "--kernel attention=NAME chooses",
-    "disable_by_batch_size": "without num_speculative_tokens, drafts are made where they pay",
+    "disable_by_batch_size": "drafts are made where they pay",
     "disable_padded_drafter_batch": "drafts of a step are as many as there are",
     "draft_tensor_parallel_size": "a head is divided as the model is, and a draft model is whole",
     "enforce_eager": "--enforce-eager holds for both",

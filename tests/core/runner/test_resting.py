@@ -183,7 +183,12 @@ def test_a_draft_model_without_room_leaves_both_asleep(
     open_llm, device: Device, recorded: list[Runner], tmp_path: Path
 ) -> None:
     draft = write_model("llama", tmp_path / "draft", host_plugins(), 2)
-    method = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 2}
+    method = {
+        "method": "draft_model",
+        "model": str(draft),
+        "num_speculative_tokens": 2,
+        "adaptive": False,
+    }
     llm = open_llm(speculative_config=method)
     wanted = answers(llm)
     for sleeps in range(3):

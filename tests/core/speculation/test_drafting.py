@@ -14,7 +14,7 @@ from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.types import SamplingParams, TokenOutput
 
-CONFIG = {"method": "counting", "num_speculative_tokens": 3}
+CONFIG = {"method": "counting", "num_speculative_tokens": 3, "adaptive": False}
 
 
 class Counting:
@@ -129,7 +129,7 @@ def test_a_request_that_was_dropped_is_forgotten(model_dir: Path, proposing: Plu
 def test_a_proposer_that_misbehaves_is_named(
     model_dir: Path, proposing: PluginManager, answer: object, message: str
 ) -> None:
-    options = {"method": "wrong", "num_speculative_tokens": 3, "answer": answer}
+    options = {"method": "wrong", "num_speculative_tokens": 3, "adaptive": False, "answer": answer}
     engine = core(model_dir, proposing, speculative_config=options)
     engine.add(Add(["a"], [1], SamplingParams(max_tokens=20)))
     with pytest.raises(EngineDeadError, match=rf"plugin proposers .* wrong: .*{message}"):
@@ -165,17 +165,25 @@ class Clock:
         engine._drafting._clock = self
 
 
-@pytest.mark.parametrize(("draft_s", "low", "high"), [(0.0, 4.0, 9.0), (3.0, 1.0, 1.2)])
+@pytest.mark.parametrize(
+    ("most", "draft_s", "low", "high"),
+    [
+        ({}, 0.0, 4.0, 9.0),
+        ({"num_speculative_tokens": 2}, 0.0, 2.5, 3.0),
+        ({"num_speculative_tokens": 8}, 3.0, 1.0, 1.2),
+    ],
+)
 @pytest.mark.parametrize("overlapping", [False, True])
-def test_without_a_number_as_many_are_made_as_pay(
+def test_as_many_are_made_as_pay(
     model_dir: Path,
     proposing: PluginManager,
+    most: dict[str, int],
     draft_s: float,
     low: float,
     high: float,
     overlapping: bool,
 ) -> None:
-    options = {"speculative_config": {"method": "right"}, "async_scheduling": overlapping}
+    options = {"speculative_config": {"method": "right", **most}, "async_scheduling": overlapping}
     longer = {"hf_overrides": {"max_position_embeddings": 1024}}
     engine = core(model_dir, proposing, **options, **longer)
     Clock(draft_s).watch(engine)
@@ -190,7 +198,7 @@ def test_without_a_number_as_many_are_made_as_pay(
 def test_ended_sequences_are_learned_but_for_those_of_few(
     model_dir: Path, proposing: PluginManager
 ) -> None:
-    options = {"method": "learning", "num_speculative_tokens": 3}
+    options = {"method": "learning", "num_speculative_tokens": 3, "adaptive": False}
     engine = core(model_dir, proposing, speculative_config=options)
     params = SamplingParams(max_tokens=4)
     engine.add(Add(["a"], [1, 2], params))
@@ -216,7 +224,11 @@ def test_bad_settings_are_refused_at_start(model_dir: Path, proposing: PluginMan
     ]
     for options, message in cases:
         with pytest.raises((PluginError, ConfigError), match=message):
-            core(model_dir, proposing, speculative_config={"num_speculative_tokens": 3, **options})
+            core(
+                model_dir,
+                proposing,
+                speculative_config={"num_speculative_tokens": 3, "adaptive": False, **options},
+            )
 
 
 def test_without_any_proposer_the_message_says_where_they_are(model_dir: Path, plugins) -> None:

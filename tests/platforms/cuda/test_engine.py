@@ -184,7 +184,12 @@ def drafting(make: MakeLLM, tmp_path: Path) -> tuple[LLM, Collecting]:
     model = eagle.write_model(tmp_path / "model", "llama", weights)
     values = eagle.HEAD_CONFIGS["eagle3"]
     head = eagle.write(tmp_path / "head", eagle.head_weights("eagle3", weights, 4), **values)
-    drafts = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
+    drafts = {
+        "method": "eagle3",
+        "model": str(head),
+        "num_speculative_tokens": 3,
+        "adaptive": False,
+    }
     sizes = {"max_model_len": 256, "max_num_seqs": 8, "dtype": "float32"}
     llm = make(model=str(model), skip_tokenizer_init=True, speculative_config=drafts, **sizes)
     core = llm.engine.core

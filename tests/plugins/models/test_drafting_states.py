@@ -70,7 +70,9 @@ def make(variants, checkpoints, tmp_path):
 
 
 def engine(path: Path, number: int = 0, **options) -> LLM:
-    method = {"method": "mtp", "num_speculative_tokens": number} if number else None
+    method = (
+        {"method": "mtp", "num_speculative_tokens": number, "adaptive": False} if number else None
+    )
     common = {"platform": "cpu", "dtype": "float32", "max_model_len": 64, "block_size": 16}
     settings = {"max_num_seqs": 4, "skip_tokenizer_init": True, "speculative_config": method}
     return LLM(config=EngineConfig(str(path), **{**common, **settings, **options}))
@@ -106,7 +108,7 @@ def test_heads_of_their_own_change_no_answer(make, tmp_path, method):
     params = [GREEDY, replace(GREEDY, temperature=10.0, seed=7)] * 2
     with engine(made.path) as llm:
         expected = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
-    drafts = {"method": method, "model": str(path), "num_speculative_tokens": 3}
+    drafts = {"method": method, "model": str(path), "num_speculative_tokens": 3, "adaptive": False}
     settings = {"max_num_batched_tokens": 24, "state_cache_mode": "all", "async_scheduling": True}
     with engine(made.path, speculative_config=drafts, **settings) as llm:
         for _ in range(2):  # then with a warm cache
@@ -196,7 +198,12 @@ def test_a_draft_model_may_keep_states(variants, checkpoints, tmp_path, monkeypa
     prompts = [TokensPrompt(range(n, 3 * n)) for n in (1, 9, 17)]
     with engine(path) as llm:
         expected = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
-    method = {"method": "draft_model", "model": str(small), "num_speculative_tokens": 3}
+    method = {
+        "method": "draft_model",
+        "model": str(small),
+        "num_speculative_tokens": 3,
+        "adaptive": False,
+    }
     settings = {"max_num_batched_tokens": 24, "state_cache_mode": mode}
     with engine(path, speculative_config=method, **settings) as llm:
         found = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]

@@ -211,7 +211,7 @@ def test_drafts_are_those_of_transformers_layer(published, monkeypatch):
     prompts = [TokensPrompt(draw(n)) for n in (2, 17, 30)]
     with LLM(str(published.path), **OPTIONS) as llm:
         plain = [r.outputs[0].token_ids for r in llm.generate(prompts, PARAMS)]
-    drafting = {"method": "mtp", "num_speculative_tokens": 2}
+    drafting = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
     with LLM(str(published.path), speculative_config=drafting, **OPTIONS) as llm:
         assert [r.outputs[0].token_ids for r in llm.generate(prompts, PARAMS)] == plain
         stats = llm.stats()
@@ -262,7 +262,7 @@ def test_fused_and_quantized_rows_are_those_of_the_layer(published, tmp_path, mo
         save_file({k: t.contiguous() for k, t in tensors.items()}, path / "model.safetensors")
         (path / "config.json").write_text(json.dumps(config | changes))
         seen = watched(monkeypatch)
-        drafting = {"method": "mtp", "num_speculative_tokens": 2}
+        drafting = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
         with LLM(str(path), speculative_config=drafting, **OPTIONS) as llm:
             tokens = [r.outputs[0].token_ids for r in llm.generate(prompts, PARAMS)]
         found.append((tokens, seen))
@@ -280,7 +280,7 @@ def test_what_a_file_lacks_is_named(published, tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     config = json.loads((published.path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))
-    drafting = {"method": "mtp", "num_speculative_tokens": 1}
+    drafting = {"method": "mtp", "num_speculative_tokens": 1, "adaptive": False}
     with pytest.raises(CheckpointError, match=r"lacks .*eh_proj"):
         LLM(str(tmp_path), speculative_config=drafting, **OPTIONS)
     config["num_nextn_predict_layers"] = 0

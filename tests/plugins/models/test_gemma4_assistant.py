@@ -114,6 +114,7 @@ class Pair:
             "method": "gemma4_assistant",
             "model": str(self.paths[1]),
             "num_speculative_tokens": DRAFTS,
+            "adaptive": False,
         }
 
     def _group(self, heads: Tensor, count: int) -> None:

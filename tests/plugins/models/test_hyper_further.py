@@ -143,7 +143,7 @@ def test_drafts_are_those_of_transformers_layer(published, monkeypatch):
     prompts = [TokensPrompt(draw(n)) for n in (2, 17, 30)]
     with LLM(str(published.path), **OPTIONS) as llm:
         plain = [r.outputs[0].token_ids for r in llm.generate(prompts, PARAMS)]
-    drafting = {"method": "mtp", "num_speculative_tokens": 2}
+    drafting = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
     with LLM(str(published.path), speculative_config=drafting, **OPTIONS) as llm:
         assert [r.outputs[0].token_ids for r in llm.generate(prompts, PARAMS)] == plain
         assert llm.stats().num_draft_tokens > 0
@@ -179,12 +179,13 @@ def test_its_ratio_lies_behind_those_of_the_layers():
 
 
 def test_trees_are_chains(published):
-    tree = {"method": "mtp", "speculative_token_tree": "[(0,), (1,), (0, 0)]"}
+    tree = {"method": "mtp", "speculative_token_tree": "[(0,), (1,), (0, 0)]", "adaptive": False}
     prompt = TokensPrompt(draw(9))
     with LLM(str(published.path), **OPTIONS) as llm:
         [plain] = llm.generate(prompt, PARAMS)
     with LLM(str(published.path), speculative_config=tree, **OPTIONS) as llm:
-        assert llm.changes[-1].value == {"method": "mtp", "num_speculative_tokens": 2}
+        chain = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+        assert llm.changes[-1].value == chain
         assert "have no places" in llm.changes[-1].reason
         assert llm.generate(prompt, PARAMS)[0].outputs[0].token_ids == plain.outputs[0].token_ids
         assert llm.stats().num_draft_tokens > 0
@@ -196,7 +197,7 @@ def test_what_a_file_lacks_is_named(published, tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     config = json.loads((published.path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config))
-    drafting = {"method": "mtp", "num_speculative_tokens": 1}
+    drafting = {"method": "mtp", "num_speculative_tokens": 1, "adaptive": False}
     with pytest.raises(CheckpointError, match=r"lacks .*mtp\.0\.h_proj"):
         LLM(str(tmp_path), speculative_config=drafting, **OPTIONS)
     config["num_nextn_predict_layers"] = 0

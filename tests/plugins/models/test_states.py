@@ -67,7 +67,7 @@ def test_answers_are_those_without_drafts(options, variants, checkpoints, name, 
     wanted = [(p, x) for p in prompts for x in (params, drawn)]
     with LLM(config=EngineConfig(**options)) as llm:
         expected = llm.generate(*map(list, zip(*wanted, strict=True)))
-    drafts = {"method": "suffix", "num_speculative_tokens": 5}
+    drafts = {"method": "suffix", "num_speculative_tokens": 5, "adaptive": False}
     settings = {"async_scheduling": mode != "none", "max_num_batched_tokens": 24}
     config = EngineConfig(**options, **settings, state_cache_mode=mode, speculative_config=drafts)
     with LLM(config=config) as llm:

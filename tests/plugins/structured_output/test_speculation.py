@@ -21,7 +21,7 @@ GRAMMARS = [
 ]
 #: One backend alone serves grammars.
 EBNF = GrammarSpec.ebnf('root ::= "xyz " root | "end"')
-NGRAM = {"method": "ngram", "num_speculative_tokens": 5}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 5, "adaptive": False}
 
 
 def texts(llm: LLM, backend: str) -> list[tuple[str, object, list[int]]]:
@@ -72,7 +72,12 @@ def test_texts_keep_to_their_grammars(
 def test_drafts_of_a_model_keep_to_grammars(
     open_demo: Callable[..., LLM], expected: list[tuple[str, object, list[int]]]
 ) -> None:
-    itself = {"method": "draft_model", "model": "demo", "num_speculative_tokens": 5}
+    itself = {
+        "method": "draft_model",
+        "model": "demo",
+        "num_speculative_tokens": 5,
+        "adaptive": False,
+    }
     options = {"structured_output_backend": "llguidance", "async_scheduling": True}
     with open_demo(speculative_config=itself, **options) as llm:
         assert texts(llm, "llguidance") == expected

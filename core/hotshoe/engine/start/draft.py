@@ -23,7 +23,7 @@ from hotshoe.engine.start.cache_plan import (
 from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.errors import ConfigError, UserError
 from hotshoe.executor import WorkerInfo
-from hotshoe.speculation.drafting import DRAFT_MODEL
+from hotshoe.speculation.drafting import DRAFT_MODEL, EVERY_METHOD
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
     from hotshoe.engine.start.setup import prepare
 
     config = setup.config
-    own = {k: v for k, v in options.items() if k not in ("method", "num_speculative_tokens")}
+    own = {k: v for k, v in options.items() if k not in EVERY_METHOD}
     for name, value in own.items():
         if name not in OPTIONS:
             hint = did_you_mean(name, OPTIONS) or f"; it takes {', '.join(OPTIONS)}"
