@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from hotshoe.slots.base import Decision
+from hotshoe.slots.verdict import Decision
 from hotshoe.types import CacheLayout, StepHandle, StepPlan
 from hotshoe.types.pooling import PoolingKind
 

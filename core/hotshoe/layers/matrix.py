@@ -29,7 +29,6 @@ from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
 from hotshoe.slots import LinearOp, LinearSpec, QuantSpec
-from hotshoe.slots.sizes import linear_bytes
 from hotshoe.slots.wide_weights import holds_plain
 
 #: Rows that are measured at once: their copy stays in a processor's cache.
@@ -142,10 +141,10 @@ class Matrix:
             operation: See `BuildContext.holder`.
         """
         spec = self.spec
+        nbytes = ctx.selector.held_bytes(slot, asked, [replace(spec, bias=False)])
         if holds_plain(ctx.selector.decisions[slot, asked]):
             spec = replace(spec, weight=None)
-        count = max(spec.in_features * spec.out_features, 1)
-        size = linear_bytes(replace(spec, bias=False)) / count
+        size = nbytes / max(spec.in_features * spec.out_features, 1)
         return replace(ctx.holder(slot, asked, form_of(spec), operation), weight_bytes=size)
 
     def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:

@@ -22,7 +22,6 @@ from hotshoe.layers.host_memory import HostBlocks
 from hotshoe.layers.weights import HOST
 from hotshoe.slots import AdaptableMoeOp, Selector, TransferOp
 from hotshoe.slots.contract import takes_quantized
-from hotshoe.slots.sizes import linear_bytes
 
 GIB = 2**30
 #: Operations of a ring that have memory on the device.
@@ -95,7 +94,7 @@ class Offload:
         layer = re.search(r"\d+", names[0])
         if layer is None:  # outside of layers, and in no step more than once
             return operation
-        nbytes = sum(map(linear_bytes, selector.slots[slot].matrices(spec)))
+        nbytes = selector.held_bytes(slot, spec, selector.slots[slot].matrices(spec))
         kind_of = StreamedExperts if isinstance(operation, AdaptableMoeOp) else Streamed
         streamed = kind_of(operation, int(layer[0]), nbytes)
         kind = (slot, spec, re.sub(r"\d+", "*", names[0]))

@@ -3,9 +3,7 @@
 from hotshoe.slots import narrow
 from hotshoe.slots.base import (
     COMPOSED,
-    REFERENCE,
     Candidate,
-    Decision,
     Selector,
     Slot,
 )
@@ -70,6 +68,7 @@ from hotshoe.slots.operations import (
 from hotshoe.slots.packed import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
+from hotshoe.slots.sizes import SCALE_BITS, linear_bytes, plain_bytes
 from hotshoe.slots.slopes import Alibi
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
@@ -104,7 +103,7 @@ from hotshoe.slots.state_specs import (
 from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.trees import TreeAttentionOp, TreeAttentionSpec, TreeNodes, tree_refusal
-from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
+from hotshoe.slots.verdict import REFERENCE, Decision, Verdict, accept, accept_unless, refuse
 from hotshoe.slots.whole import DecoderLayerOp, LayerContext, ModelStepOp, WholeLayer
 from hotshoe.types.rows import RowForm
 
@@ -112,6 +111,7 @@ __all__ = [
     "COMPOSED",
     "PLAIN_LAYOUT",
     "REFERENCE",
+    "SCALE_BITS",
     "SLOTS",
     "AdaptableMoeOp",
     "AddNormOp",
@@ -215,7 +215,9 @@ __all__ = [
     "accept_unless",
     "all_slots",
     "even_sizes",
+    "linear_bytes",
     "narrow",
+    "plain_bytes",
     "refuse",
     "renewed",
     "tree_refusal",

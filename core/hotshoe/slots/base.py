@@ -23,13 +23,12 @@ from hotshoe.slots.claims import Requires, judged_by_claims
 from hotshoe.slots.contract import shortcoming
 from hotshoe.slots.faults import Built, Owner, Owners
 from hotshoe.slots.results import Result
-from hotshoe.slots.sizes import linear_bytes
+from hotshoe.slots.sizes import linear_bytes, reference_bytes
 from hotshoe.slots.specs import KVLayout, LinearSpec
-from hotshoe.slots.verdict import Verdict, accept, refuse
+from hotshoe.slots.verdict import REFERENCE, Decision, Verdict, accept, refuse
 from hotshoe.slots.versions import younger_fields
 from hotshoe.suggest import did_you_mean
 
-REFERENCE = "reference"
 #: Chosen for a block that nobody serves as one: the layer makes it of other slots' operations.
 COMPOSED = "composed"
 
@@ -57,6 +56,8 @@ class Candidate:
         features: For slots that ask by features (`Slot.features`): those that it has. It is not
             asked for a specification with another one.
         requires: What it needs of the device; where that is missing, it is not asked.
+        weight_bytes: `weight_bytes(spec, facts)` is what a matrix takes as its operation holds it,
+            for a `LinearSpec`; None for what `hotshoe.slots.sizes.linear_bytes` says.
     """
 
     slot: str
@@ -70,6 +71,7 @@ class Candidate:
     tolerance: float = 1.0
     features: frozenset[str] = frozenset()
     requires: Requires | None = None
+    weight_bytes: Callable[[LinearSpec, DeviceFacts], int] | None = None
 
     def declared_layout(self, spec: Any, facts: DeviceFacts) -> KVLayout | None:
         """Return the layout that it says it reads; None where it does not say."""
@@ -160,23 +162,6 @@ class Slot:
         return replace(candidate, supports=lambda spec, facts: verdict, layout=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What was chosen for one specification, and every other candidate's verdict."""
-
-    slot: str
-    spec: Any
-    chosen: str
-    score: int
-    reason: str
-    others: tuple[tuple[str, Verdict], ...]
-
-    @property
-    def native(self) -> bool:
-        """False when the plain reference implementation serves this specification."""
-        return self.chosen != REFERENCE
-
-
 class Selector:
     """Chooses and builds operations for one device, and remembers why.
 
@@ -256,10 +241,14 @@ class Selector:
         Padding, and what kernels need for themselves, are not in it.
         """
         return sum(
-            count * linear_bytes(matrix)
+            count * self.held_bytes(slot, spec, self.slots[slot].matrices(spec))
             for (slot, spec), count in self.uses.items()
-            for matrix in self.slots[slot].matrices(spec)
         )
+
+    def held_bytes(self, slot: str, spec: Any, matrices: Iterable[LinearSpec]) -> int:
+        """Return the bytes of matrices as the operation chosen for a specification holds them."""
+        say = self._by_slot[slot][self.decide(slot, spec).chosen].weight_bytes
+        return sum(linear_bytes(m) if say is None else say(m, self.judged) for m in matrices)
 
     def table_bytes(self) -> int:
         """Return the bytes of the tables that embeddings are looked up in."""
@@ -462,7 +451,8 @@ def _core_candidates(slot: Slot, batch_invariant: bool) -> list[Candidate]:
         return operation if alone is None else resolve_lazy(alone)(operation)
 
     claim = alone is not None
-    found = [Candidate(slot.name, REFERENCE, slot.reference_supports, build, claim)]
+    judge, size = slot.reference_supports, reference_bytes
+    found = [Candidate(slot.name, REFERENCE, judge, build, claim, weight_bytes=size)]
     if slot.composed_of:
         why = f"of {' and '.join(slot.composed_of)}"
         found.append(

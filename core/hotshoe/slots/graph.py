@@ -5,8 +5,9 @@ for it and for who explains."""
 from dataclasses import replace
 
 from hotshoe.config import EngineConfig
-from hotshoe.slots.base import COMPOSED, REFERENCE, Selector
+from hotshoe.slots.base import COMPOSED, Selector
 from hotshoe.slots.specs import GraphSpec, TransferSpec
+from hotshoe.slots.verdict import REFERENCE
 from hotshoe.types.levels import LEVELS
 
 

@@ -1,9 +1,12 @@
-"""Verdicts: what a candidate answers to a specification. Free of torch."""
+"""Verdicts and decisions: what candidates answer to a specification. Free of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,23 @@ class Verdict:
     def accepted(self) -> bool:
         """Whether the candidate takes the specification."""
         return self.score is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was chosen for one specification, and every other candidate's verdict."""
+
+    slot: str
+    spec: Any
+    chosen: str
+    score: int
+    reason: str
+    others: tuple[tuple[str, Verdict], ...]
+
+    @property
+    def native(self) -> bool:
+        """False when the plain reference implementation serves this specification."""
+        return self.chosen != REFERENCE
 
 
 def accept(score: int, reason: str = "") -> Verdict:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import LinearOp, renewed
 from hotshoe.slots.specs import LinearSpec
-from hotshoe.slots.verdict import Verdict, accept, refuse
+from hotshoe.slots.verdict import Decision, Verdict, accept, refuse
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hotshoe.slots.base import Decision
 
 Supports = Callable[[LinearSpec, DeviceFacts], Verdict]
 Build = Callable[[LinearSpec, DeviceFacts], LinearOp]

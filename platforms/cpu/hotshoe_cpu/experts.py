@@ -6,8 +6,10 @@ candidates `groups` and `widened` of slot `linear`.
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, MoeSpec, Verdict, accept, refuse
+from hotshoe.slots import LinearOp, LinearSpec, MoeSpec, Verdict, accept, refuse
 from hotshoe.slots.reference import accepts
 from hotshoe.slots.reference import moe as reference
 from hotshoe_cpu import groups, widened
@@ -34,16 +36,19 @@ def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
     return accept(SCORE, f"one product after the other, {', '.join(reasons)}")
 
 
-def _product(
-    spec: LinearSpec, facts: DeviceFacts
-) -> tuple[type[groups.Linear | widened.Linear], Verdict]:
+def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
+    """Return what a matrix takes where it is multiplied."""
+    return _product(spec, facts)[0].weight_bytes(spec, facts)
+
+
+def _product(spec: LinearSpec, facts: DeviceFacts) -> tuple[ModuleType, Verdict]:
     """Return who multiplies a matrix, and their verdict."""
-    verdicts = [(module.Linear, module.supports(spec, facts)) for module in PRODUCTS]
+    verdicts = [(module, module.supports(spec, facts)) for module in PRODUCTS]
     return next((found for found in verdicts if found[1].accepted), verdicts[-1])
 
 
-def _linear(spec: LinearSpec, facts: DeviceFacts) -> groups.Linear | widened.Linear:
-    return _product(spec, facts)[0](spec, facts)
+def _linear(spec: LinearSpec, facts: DeviceFacts) -> LinearOp:
+    return _product(spec, facts)[0].Linear(spec, facts)
 
 
 class Moe(reference.Moe):

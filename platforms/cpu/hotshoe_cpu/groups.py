@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, QuantSpec, Verdict, renewed
+from hotshoe.slots import SCALE_BITS, LinearSpec, QuantSpec, Verdict, linear_bytes, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu.linear import CODES
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
@@ -47,6 +47,11 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         not in DTYPE_CODES,
     }
     return judge(facts, spec.dtype, refusals)
+
+
+def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
+    """Return what a matrix takes here: scales and minima are float32."""
+    return linear_bytes(spec, BITS[spec.weight.format] if spec.weight else None, SCALE_BITS)
 
 
 def _group(spec: LinearSpec) -> int:

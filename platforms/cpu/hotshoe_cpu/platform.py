@@ -78,9 +78,7 @@ class CpuPlatform(Platform):
             attention,
             communicator,
             embedding,
-            experts,
             graph,
-            groups,
             latent,
             layer_norm,
             linear,
@@ -94,7 +92,6 @@ class CpuPlatform(Platform):
             sampling,
             sparse,
             tree_attention,
-            widened,
         )
 
         attend = attention.supports, attention.Attention
@@ -112,16 +109,13 @@ class CpuPlatform(Platform):
             Candidate("attention", "padded", *wide, layout=padded.declared_layout),
             Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
             Candidate("linear", "native", linear.supports, linear.Linear),
-            Candidate("linear", "groups", groups.supports, groups.Linear),
-            Candidate("linear", "widened", widened.supports, widened.Linear),
-            Candidate("linear", "rounding", widened.supports_rounding, widened.Rounding),
+            *_over_quantized(),
             Candidate("rms_norm", "native", norm.supports, norm.Norm),
             Candidate("add_rms_norm", "native", norm.supports, norm.AddNorm),
             Candidate("layer_norm", "native", layer_norm.supports, layer_norm.LayerNorm),
             Candidate("gated_activation", "native", *gated),
             Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
             Candidate("moe", "native", moe.supports, moe.Moe),
-            Candidate("moe", "by_expert", experts.supports, experts.Moe),
             Candidate("lora", "native", lora.supports, lora.Lora),
             Candidate("embedding", "native", *embedded, tolerance=0),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
@@ -213,6 +207,19 @@ def processor_name(root: Path = Path("/")) -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def _over_quantized() -> Iterator[Candidate]:
+    """Yield the candidates of weights that are held otherwise than checkpoints hold them."""
+    from hotshoe_cpu import experts, groups, widened
+
+    size, plain = groups.weight_bytes, widened.weight_bytes
+    yield Candidate("linear", "groups", groups.supports, groups.Linear, weight_bytes=size)
+    yield Candidate("linear", "widened", widened.supports, widened.Linear, weight_bytes=plain)
+    rounding = widened.supports_rounding, widened.Rounding
+    yield Candidate("linear", "rounding", *rounding, weight_bytes=plain)
+    one_by_one = experts.supports, experts.Moe
+    yield Candidate("moe", "by_expert", *one_by_one, weight_bytes=experts.weight_bytes)
 
 
 def _over_states() -> Iterator[Candidate]:

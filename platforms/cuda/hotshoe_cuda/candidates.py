@@ -30,12 +30,14 @@ def offered() -> Sequence[Candidate]:
         reserved,
     )
     from hotshoe_cuda.linear import Linear
+    from hotshoe_triton import groups
     from hotshoe_triton.attention import declared_layout
 
     cudnn = attention.supports, attention.Attention
     flash = flash3.supports, flash3.Attention
     newest = flash4.supports, flash4.Attention
     streaming = prompt.supports, prompt.Attention
+    by_group = packed.supports, packed.Linear
     xqa = flashinfer.supports, flashinfer.Attention
     return (
         Candidate("attention", "streaming", *streaming, layout=declared_layout),
@@ -49,7 +51,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("linear", "streaming_blocks", blocks.supports, blocks.Linear),
         Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),
         Candidate("linear", "humming", humming.supports, humming.Linear),
-        Candidate("linear", "packed", packed.supports, packed.Linear),
+        Candidate("linear", "packed", *by_group, weight_bytes=groups.weight_bytes),
         Candidate("rms_norm", "quack", quack.supports, quack.Norm),
         Candidate("add_rms_norm", "quack", quack.supports, quack.AddNorm),
         Candidate("add_rms_norm", "helion", helion.supports, helion.AddNorm),

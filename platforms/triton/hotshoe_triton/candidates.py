@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import Candidate, TransferOp, TransferSpec, wide_weights
+from hotshoe.slots import Candidate, TransferOp, TransferSpec, plain_bytes, wide_weights
 
 if TYPE_CHECKING:
     from hotshoe_triton.library import Linear
@@ -81,6 +81,7 @@ def _over_rows() -> tuple[Candidate, ...]:
         activation,
         blocks,
         embedding,
+        experts,
         fp4,
         fp4_experts,
         groups,
@@ -95,6 +96,8 @@ def _over_rows() -> tuple[Candidate, ...]:
 
     layer = layer_norm.supports, layer_norm.LayerNorm
     connection = hyper.supports, hyper.HyperConnection
+    one_tile = invariant.moe, invariant.Moe
+    by_group, mixture = (groups.supports, groups.Linear), (moe.supports, moe.Moe)
     return (
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),
@@ -104,10 +107,10 @@ def _over_rows() -> tuple[Candidate, ...]:
         Candidate("embedding", "triton", embedding.supports, embedding.Embedding, INVARIANT),
         Candidate("lora", "triton", lora.supports, lora.Lora),
         Candidate("sample", "triton", sampling.supports, sampling.Sample, INVARIANT),
-        Candidate("moe", "triton", moe.supports, moe.Moe),
+        Candidate("moe", "triton", *mixture, weight_bytes=experts.weight_bytes),
         Candidate("moe", "fp4", fp4_experts.supports, fp4_experts.Moe),
-        Candidate("moe", "one_tile", invariant.moe, invariant.Moe, INVARIANT),
-        Candidate("linear", "groups", groups.supports, groups.Linear),
+        Candidate("moe", "one_tile", *one_tile, INVARIANT, weight_bytes=experts.weight_bytes),
+        Candidate("linear", "groups", *by_group, weight_bytes=groups.weight_bytes),
         Candidate("linear", "blocks", blocks.supports, blocks.Linear),
         Candidate("linear", "fp4", fp4.supports, fp4.Linear),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
@@ -129,7 +132,10 @@ def wide(judge: wide_weights.Supports, build: wide_weights.Build) -> tuple[Candi
     """Return what serves quantized weights that no kernel takes, by a platform's for plain ones."""
     alone = wide_weights.supports(judge), wide_weights.linear(build)
     rounding = wide_weights.supports_rounding(judge), wide_weights.rounding(build)
-    return Candidate("linear", "widened", *alone), Candidate("linear", "rounding", *rounding)
+    return (
+        Candidate("linear", "widened", *alone, weight_bytes=plain_bytes),
+        Candidate("linear", "rounding", *rounding, weight_bytes=plain_bytes),
+    )
 
 
 def collectives(name: str, backend: str) -> Candidate:

@@ -7,13 +7,14 @@ x stays as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, QuantSpec
+from hotshoe.slots import SCALE_BITS, LinearSpec, QuantSpec, linear_bytes
 from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.groups import STRIP, byte_scales, float_codes, scaled_by_bytes
 
@@ -55,6 +56,16 @@ def _span(quant: QuantSpec) -> int:
     if scaled_by_bytes(quant):
         return STRIP
     return next((span for span in SPANS[FORMATS[quant.format][0]] if group % span == 0), 0)
+
+
+def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
+    """Return what an expert's matrix takes as it is kept here."""
+    if spec.weight is None:
+        return linear_bytes(spec)
+    by_row = replace(spec.weight, granularity="group", group_size=_group(spec.weight) or None)
+    scale_bits = 16 if spec.weight.format == "fp4_e2m1" else SCALE_BITS
+    scale_bits = 8 if scaled_by_bytes(spec.weight) else scale_bits
+    return linear_bytes(replace(spec, weight=by_row), None, scale_bits)
 
 
 class PackedMatrices:

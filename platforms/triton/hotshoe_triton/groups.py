@@ -14,7 +14,15 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
+from hotshoe.slots import (
+    SCALE_BITS,
+    LinearSpec,
+    Quantized,
+    QuantSpec,
+    Verdict,
+    linear_bytes,
+    renewed,
+)
 from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.device import DTYPES, arch_of, chaining, judge, pairs_bits
 from hotshoe_triton.tuning import LinearConfig, split_of
@@ -63,6 +71,14 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         not in DTYPES,
     }
     return judge(facts, spec.dtype, refusals)
+
+
+def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
+    """Return the least that a matrix takes here: zero points of four bits may lie in its scales."""
+    assert spec.weight is not None
+    inside = spec.weight.format == "int4" and spec.dtype != "float32"
+    scale_bits = 8 if scaled_by_bytes(spec.weight) else SCALE_BITS
+    return linear_bytes(spec, None, scale_bits, 0 if inside else SCALE_BITS)
 
 
 class Linear:

@@ -2,7 +2,6 @@
 
 import random
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +9,10 @@ import torch
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError
 from hotshoe.layers.offload import GIB, Offload, Ring, Streamed, offload_of
-from hotshoe.slots import SLOTS, AdaptableMoeOp, LinearSpec, RecordableMoeOp, renewed
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, AdaptableMoeOp, LinearSpec, RecordableMoeOp, Selector, renewed
 
-SELECTOR = SimpleNamespace(slots=SLOTS)
+SELECTOR = Selector(SLOTS, (), DeviceFacts("null", "cpu", "processor", "x", 0, 1))
 SPEC = LinearSpec(4, 8, "float32")
 SPEC_BYTES = 4 * 8 * 4
 

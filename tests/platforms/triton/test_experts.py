@@ -9,7 +9,7 @@ from tests.platforms.triton.test_moe import QWEN, TOLERANCE, spec_of, tokens
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import MoeSpec, QuantSpec
 from hotshoe.slots.reference.moe import Moe as Reference
-from hotshoe_triton import moe
+from hotshoe_triton import experts, moe
 from hotshoe_triton.groups import STRIP
 from hotshoe_triton.moe import Plan, Tile
 
@@ -106,6 +106,15 @@ def test_quantized_experts_match_the_reference(
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         largest = want.float().abs().amax(1, keepdim=True)
         assert ((got.float() - want.float()).abs() <= TOLERANCE[spec.dtype] * largest).all()
+
+
+@pytest.mark.parametrize("name", QUANTS)
+def test_experts_take_what_is_said(facts: DeviceFacts, rng: torch.Generator, name: str) -> None:
+    spec = quantized(spec_of("bfloat16", hidden=256, inner=128), QUANTS[name])
+    op = moe.Moe(spec, facts)
+    load_quantized([op], spec, rng)
+    said = sum(experts.weight_bytes(side, facts) for side in (spec.gate_up, spec.down))
+    assert op.nbytes() == pytest.approx(spec.num_experts * said, rel=0.04)
 
 
 def test_packed_experts_fill_no_chunk_and_are_clamped(

@@ -113,6 +113,18 @@ def test_forms(facts: DeviceFacts, weight: QuantSpec, count: int, rng: torch.Gen
     check(spec, stored(spec, rng), count, facts, rng)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("weight", FORMS.values(), ids=FORMS)
+def test_a_matrix_takes_what_is_said(
+    facts: DeviceFacts, weight: QuantSpec, dtype: str, rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, in_features=256, out_features=512, dtype=dtype, weight=weight)
+    operation = groups.Linear(spec, facts)
+    operation.load(stored(spec, rng))
+    said = groups.weight_bytes(spec, facts)
+    assert said <= operation.nbytes() <= 1.04 * said
+
+
 @pytest.mark.parametrize("count", [1, 2, MANY + 1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("low", "fractions"), [(0, False), (0, True), (-8, False)])
