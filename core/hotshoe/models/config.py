@@ -23,7 +23,13 @@ MAX_JSON_BYTES = 16 * MIB
 #: Of a file that does not say; older ones say `n_positions`.
 MAX_LEN = 2048
 #: Keys of a text's greatest length, the usual one first.
-LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
+LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "model_max_length",
+    "seq_length",
+)
 #: No size of a model that exists comes near; larger ones would take minutes to be found too large.
 MAX_SIZE = 2**24
 _MOST = {"num_hidden_layers": 1000}

@@ -3,7 +3,8 @@
 The head is a matrix without bias behind the final norm. It reads the last token's state, and is
 computed in float32. A reranker that answers in words, such as Qwen3-Reranker, has none of its own:
 overrides name the tokens, and the matrix is the rows of these in the output matrix.
-`Qwen2ForRewardModel` has two matrices with biases; source: the published code of Qwen2.5-Math-RM.
+`Qwen2ForRewardModel` has two matrices with biases. Sources of classes that transformers lacks: the
+published code of Qwen2.5-Math-RM and of InternLM2's rewards.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from hotshoe_models.spec import WeightNames
 NAMES = WeightNames()
 #: Classes whose head has an activation between two matrices.
 DEEP = {"Qwen2ForRewardModel": HeadNames("score.0", "score.2", "relu")}
+#: Names of heads of one matrix, where they are others.
+HEADS = {"InternLM2ForRewardModel": "v_head"}
 #: Families whose output matrix is the embedding where the file does not say.
 TIED = ("Gemma",)
 
@@ -92,14 +95,14 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     elif ctx.stage.is_last:
         model.classify = Score(ctx, name, shape, rows, takes_difference(config))
     elif not tokens:
-        ctx.weights.elsewhere([r"^score\."])
+        ctx.weights.elsewhere([r"^(score|v_head)\."])
     return model
 
 
 def _place(config: ModelConfig) -> str:
     """Return the name of the tensor that has the classes."""
     if not class_tokens(config):
-        return "score.weight"
+        return f"{HEADS.get(config.architecture, 'score')}.weight"
     tied = config.get("tie_word_embeddings", config.architecture.startswith(TIED))
     return f"{NAMES.embedding if tied else NAMES.lm_head}.weight"
 

@@ -50,6 +50,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> Model:
     for pattern, replacement in TEXT_NAMES:
         ctx.weights.rename(f"^{pattern}", replacement)
     ctx.weights.ignore([OTHERS], WHY)
-    if (name := known[family]) in CLASSIFIERS:
-        config = replace(config, architecture=name)
+    name = known[family]
+    # What ends with "Model" has no output matrix, unless it is a composite class.
+    own = name if name in CLASSIFIERS else config.architecture.removesuffix("Model")
+    config = replace(config, architecture=own)
     return cast("Model", resolve_lazy(ARCHITECTURES[name])(config, ctx))

@@ -138,6 +138,22 @@ ARCHITECTURES = {
     "SarvamMLAForCausalLM": "hotshoe_models.sarvam:build_mla",
     "SarvamMoEForCausalLM": "hotshoe_models.sarvam:build",
     "SolarOpenForCausalLM": "hotshoe_models.glm_moe:build_solar",
+    # Published with code of their own, and in no release of transformers.
+    "AquilaForCausalLM": "hotshoe_models.llama:build",
+    "BailingMoeForCausalLM": "hotshoe_models.ling:build",
+    "BailingMoeV2ForCausalLM": "hotshoe_models.ling:build_v2",
+    "ChatGLMForConditionalGeneration": "hotshoe_models.published:build_chatglm",
+    "ChatGLMModel": "hotshoe_models.published:build_chatglm",
+    "DeciLMForCausalLM": "hotshoe_models.decilm:build",
+    "DeepseekForCausalLM": "hotshoe_models.ling:build_deepseek",
+    "ExaoneForCausalLM": "hotshoe_models.published:build_exaone",
+    "InternLM2ForCausalLM": "hotshoe_models.published:build_internlm2",
+    "InternLMForCausalLM": "hotshoe_models.published:build_internlm",
+    "MiniCPMForCausalLM": "hotshoe_models.published:build_minicpm",
+    "OrionForCausalLM": "hotshoe_models.published:build_orion",
+    "QWenLMHeadModel": "hotshoe_models.published:build_qwen",
+    "XverseForCausalLM": "hotshoe_models.llama:build",
+    "YiForCausalLM": "hotshoe_models.llama:build",
     # Without an output matrix, as models that make embeddings are published.
     "Glm4vMoeTextModel": "hotshoe_models.glm_vl:build_moe",
     "Glm4vTextModel": "hotshoe_models.glm_vl:build",
@@ -247,6 +263,10 @@ _SHARED = {
 }
 for _text, _names in _SHARED.items():
     COMPOSITES |= {f"{name}ForConditionalGeneration": dict([_text]) for name in _names}
+COMPOSITES["InternVLChatModel"] = {
+    "internlm2": "InternLM2ForCausalLM",
+    **COMPOSITES["InternVLForConditionalGeneration"],
+}
 COMPOSITES["Qwen2_5OmniModel"] = COMPOSITES["Qwen2_5OmniForConditionalGeneration"]
 #: Those whose published files have the text part's values at the top.
 FLAT = frozenset(
@@ -272,6 +292,7 @@ CLASSIFIERS = {
     )
 } | {
     "GPT2ForSequenceClassification": "GPT2LMHeadModel",
+    "InternLM2ForRewardModel": "InternLM2ForCausalLM",
     "Qwen2ForRewardModel": "Qwen2ForCausalLM",
 }
 ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")

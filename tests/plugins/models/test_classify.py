@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from tests.plugins.models.test_published import internlm2
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
@@ -187,6 +188,20 @@ def test_a_reward_is_made_by_two_matrices(tmp_path) -> None:
     with torch.inference_mode():
         states = model(torch.tensor([PROMPTS[1]])).last_hidden_state[0]
         close(found.probs, head(states[-1]))
+
+
+def test_rewards_of_internlm2_have_a_name_of_their_own(tmp_path) -> None:
+    config = transformers.LlamaConfig(**SIZES, architectures=["InternLM2ForRewardModel"])
+    torch.manual_seed(7)
+    model, head = transformers.LlamaModel(config).eval(), nn.Linear(64, 1, bias=False)
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors = internlm2(tensors, layers=2, kv_heads=2) | {"v_head.weight": head.weight.detach()}
+    save_file({k: t.contiguous() for k, t in tensors.items()}, tmp_path / "model.safetensors")
+    config.save_pretrained(tmp_path)
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        [found] = llm.classify([TokensPrompt(PROMPTS[1])])
+    with torch.inference_mode():
+        close(found.probs, head(model(torch.tensor([PROMPTS[1]])).last_hidden_state[0][-1]))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,35 @@ def test_published_files_may_be_flat(selector_context):
         build(flat("Qwen3VLForConditionalGeneration"), selector_context)
 
 
+def test_a_model_that_speaks_writes_text(selector_context):
+    config = described(
+        "Qwen2_5OmniModel",
+        {"model_type": "qwen2_5_omni_text", "tie_word_embeddings": False, **TEXT},
+    )
+    ctx = fresh(selector_context)
+    build(config, ctx)
+    for name in ("thinker.lm_head.weight", "thinker.model.layers.1.mlp.up_proj.weight"):
+        assert ctx.weights.wants(ctx.weights.known_as(name))
+    for name in ("thinker.visual.x.weight", "talker.model.norm.weight", "token2wav.x.weight"):
+        assert not ctx.weights.wants(ctx.weights.known_as(name))
+
+
+@pytest.mark.parametrize("family", ["internlm2", "qwen2"])
+def test_internvl_has_a_form_of_its_own(family, selector_context):
+    """As before transformers had it: `llm_config`, and the text part's own names."""
+    sizes = {"num_key_value_heads": 2, "intermediate_size": 48, **SIZES}
+    llm = {"model_type": family, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, **sizes}
+    values = {"architectures": ["InternVLChatModel"], "llm_config": llm, "vision_config": {}}
+    known = text_values(values)
+    ctx = fresh(selector_context)
+    build(ModelConfig(Path("model"), "InternVLChatModel", known, "float32", 16, ()), ctx)
+    own = ("tok_embeddings", "output") if family == "internlm2" else ("embed_tokens", "lm_head")
+    names = [f"language_model.model.{own[0]}.weight", f"language_model.{own[1]}.weight"]
+    assert all(ctx.weights.wants(ctx.weights.known_as(name)) for name in names)
+    for other in ("vision_model.embeddings.class_embedding", "mlp1.0.weight"):
+        assert not ctx.weights.wants(ctx.weights.known_as(other))
+
+
 @pytest.mark.parametrize(
     "name",
     [
