@@ -196,6 +196,7 @@ def read_gptq(config: Mapping[str, Any]) -> StoredFormat:
     scheme = gptq(values, offset)
     kept = () if values.flag("lm_head", default=False) else ("lm_head",)
     kept += values.names("modules_to_not_convert")
+    inside = _inside(values)
     others = {
         name: None if name.startswith("-:") else gptq(own.over(values), offset)
         for name, own in values.objects("dynamic").items()
@@ -206,9 +207,27 @@ def read_gptq(config: Mapping[str, Any]) -> StoredFormat:
             pattern = name.removeprefix("-:").removeprefix("+:")
             if matches_regex((f"re:{pattern}",), layer, "quantization_config.dynamic"):
                 return other
-        return None if holds(kept, layer) else scheme
+        plain = holds(kept, layer) or not (layer.endswith(inside) or holds(("lm_head",), layer))
+        return None if plain else scheme
 
     return StoredFormat(choose, (r"\.g_idx$",), needless=columns_in_order(choose))
+
+
+def _inside(values: Values) -> tuple[str, ...]:
+    """Return how names of quantized layers of a block end; what every name ends with if all are.
+
+    Optimum writes lists of names, one for each step in which a block was quantized.
+    """
+    key = "modules_in_block_to_quantize"
+    steps = values.get(key)
+    if steps is None:
+        return ("",)
+    if not isinstance(steps, list):
+        values.refuse(key, f"must be a list of lists of names, not {steps!r:.100}")
+    names = [name for step in steps for name in (step if isinstance(step, list) else [step])]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        values.refuse(key, f"must be a list of lists of names, not {steps!r:.100}")
+    return tuple(f".{name}" for name in names)
 
 
 def columns_in_order(scheme: Callable[[str], Scheme | None]) -> Needless:

@@ -13,6 +13,7 @@ from hotshoe_quantization import auto_round, compressed, four_bits, fp8, quark
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+INSIDE = "modules_in_block_to_quantize"
 ROUND = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
 KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
 MIXED = {"quant_algo": "MIXED_PRECISION"}
@@ -46,6 +47,9 @@ BAD = [
     (four_bits.read_gptq, GPTQ | {"dynamic": ["x"]}, "dynamic must be an object, not"),
     (four_bits.read_gptq, GPTQ | {"dynamic": {"x": 4}}, "dynamic.x must be an object, not 4"),
     (four_bits.read_gptq, GPTQ | {"dynamic": {"x": {"bits": 5}}}, "dynamic.x.bits is read as"),
+    (four_bits.read_gptq, GPTQ | {INSIDE: "q_proj"}, "must be a list of lists of names, not 'q_pr"),
+    (four_bits.read_gptq, GPTQ | {INSIDE: []}, "must be a list of lists of names"),
+    (four_bits.read_gptq, GPTQ | {INSIDE: [["q_proj", 3]]}, "must be a list of lists of names"),
     (auto_round.read, ROUND | {"packing_format": "mlx"}, "packing_format is read as .* not 'mlx'"),
     (auto_round.read, ROUND | {"act_bits": 8}, "act_bits is read as 16 or 32, not 8"),
     (auto_round.read, ROUND | {"data_type": "mx_fp"}, "data_type is read as int, not 'mx_fp'"),
