@@ -35,6 +35,7 @@ BITS = (2, 4, 8)
 PARTS = {"weight": "W_q", "weight_scale": "scale", "weight_zero_point": "zero"}
 SHAPE = "shape"
 #: What says again how a matrix was made.
+SAID_AGAIN = ("nbits", "axis", "group_size")
 NEEDLESS = frozenset(
     "axis channel_wise compute_dtype encoded_state_dict group_size nbits offload_meta optimize "
     "packing quant_scale quant_zero round_zero stores_quant_config unpack_view_dtype "
@@ -79,11 +80,11 @@ class HqqFormat(StoredFormat):
     def decode(self, source: TensorSource) -> TensorSource:
         """Return a source that has a row for each output, and the rest as it is."""
 
-        def bits_of(layer: str) -> int | None:
+        def made(layer: str) -> Hqq | None:
             scheme = self.scheme(layer)
-            return scheme.bits if isinstance(scheme, Hqq) else None
+            return scheme if isinstance(scheme, Hqq) else None
 
-        return _Decoded(source, bits_of)
+        return _Decoded(source, made)
 
 
 class _Decoded:
@@ -91,25 +92,27 @@ class _Decoded:
 
     Args:
         source: The files'.
-        bits_of: Says how many bits a layer's numbers have; None where they are plain.
+        made: Says how a layer's matrix was made; None where it is plain.
 
     Raises:
         CheckpointError: A matrix has parts, but not all; or is plain as config.json says.
     """
 
-    def __init__(self, source: TensorSource, bits_of: Callable[[str], int | None]) -> None:
+    def __init__(self, source: TensorSource, made: Callable[[str], Hqq | None]) -> None:
         self._source = source
         known = dict.fromkeys(source.names())
         layers = [name.removesuffix(".W_q") for name in known if name.endswith(".W_q")]
-        self._bits = {layer: bits_of(layer) for layer in layers}
+        self._schemes: dict[str, Hqq] = {}
         #: The files' name of each part, and its layer.
         self._parts: dict[str, tuple[str, str]] = {}
         beside = set()
-        for layer, bits in self._bits.items():
-            if bits is None:
+        self._again = {f"{layer}.{name}" for layer in layers for name in SAID_AGAIN} & known.keys()
+        for layer in layers:
+            if (scheme := made(layer)) is None:
                 raise CheckpointError(
                     f"{layer} is stored as integers, but config.json means plain numbers"
                 )
+            self._schemes[layer] = scheme
             needed = [f"{layer}.{part}" for part in (*PARTS.values(), SHAPE)]
             if missing := [name for name in needed if name not in known]:
                 raise CheckpointError(f"the checkpoint lacks {' and '.join(missing)}")
@@ -131,10 +134,10 @@ class _Decoded:
         tensor = self._source.tensor(stored)
         if not layer:
             return tensor
-        bits, (rows, columns) = self._bits[layer], self._shape(layer)
-        assert bits is not None
+        bits, (rows, columns) = self._schemes[layer].bits, self._shape(layer)
         half = 1 << (bits - 1)
         if name.endswith(".weight"):
+            self._check(layer)
             if tensor.dtype != torch.uint8 or tensor.numel() * 8 // bits != rows * columns:
                 raise CheckpointError(
                     f"{stored} is of type {tensor.dtype} and shape {list(tensor.shape)}, which are "
@@ -148,6 +151,25 @@ class _Decoded:
             raise CheckpointError(f"{stored} has no equal part for each of {rows} outputs")
         groups = tensor.reshape(rows, -1)
         return groups if name.endswith("scale") else groups.float() - half
+
+    def _check(self, layer: str) -> None:
+        """Refuse a matrix that was made otherwise than config.json says, by its own tensors.
+
+        Raises:
+            CheckpointError: It was.
+        """
+        scheme = self._schemes[layer]
+        meant = {"nbits": scheme.bits, "axis": 1, "group_size": scheme.size}
+        for part, value in meant.items():
+            name = f"{layer}.{part}"
+            if name not in self._again or value is None:
+                continue
+            found = self._source.tensor(name).flatten().tolist()
+            if found != [value]:
+                raise CheckpointError(
+                    f"{name} is {found!r:.60}, but {part} of quantization_config is {value}; "
+                    "correct config.json, or export the checkpoint again"
+                )
 
     def _shape(self, layer: str) -> tuple[int, int]:
         """Return the outputs and inputs of a matrix."""

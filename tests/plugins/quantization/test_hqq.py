@@ -44,6 +44,8 @@ def test_parts_are_rows_and_what_is_taken_goes() -> None:
 
 
 BROKEN = {
+    "bits": ({"nbits": lambda t: t + 4}, r"nbits is \[8\], but nbits of quantization_config is 4"),
+    "axis": ({"axis": lambda t: t - 1}, r"axis is \[0\], but axis of quantization_config is 1"),
     "type": ({"W_q": lambda t: t.float()}, "W_q is of type torch.float32 and shape"),
     "size": ({"W_q": lambda t: t[:3]}, "not the bytes of 6 x 64 numbers of 4 bits"),
     "scales": ({"scale": lambda t: t[:5]}, "scale has no equal part for each of 6 outputs"),
