@@ -41,6 +41,8 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
             f"{model.path / 'config.json'} describes its quantization twice, each time otherwise; "
             "keep the one that is true"
         )
+    if isinstance(config, Mapping) and isinstance(config.get("quantization"), Mapping):
+        config = _flat(model.path, config, config["quantization"])
     if not isinstance(config, Mapping) or not isinstance(config.get("quant_method"), str):
         raise CheckpointError(
             f"{model.path / 'config.json'}: quantization_config must be an object with a "
@@ -51,6 +53,22 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     beside = {key: place[key] for place in places for key in BESIDE if place.get(key) is not None}
     config = {**beside, **config}
     return text_names(config) if isinstance(text, Mapping) else config
+
+
+def _flat(path: Path, config: Mapping[str, Any], nested: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the description that ModelOpt has put into an object of its own, as in its file.
+
+    Raises:
+        CheckpointError: A key is there twice, each time otherwise.
+    """
+    for key in nested.keys() & config.keys():
+        if nested[key] != config[key]:
+            raise CheckpointError(
+                f"{path / 'config.json'}: quantization_config gives {key} {config[key]!r:.40}, and "
+                f"quantization within it {nested[key]!r:.40}; correct or remove the one that is "
+                "wrong"
+            )
+    return {"quant_method": "modelopt", **nested, **config}
 
 
 def _compare(path: Path, config: Mapping[str, Any], other: Mapping[str, Any]) -> None:

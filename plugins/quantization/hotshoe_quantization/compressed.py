@@ -127,7 +127,14 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         return next(iter(named or of_class), None)
 
     needless = zero_points(scheme, ZEROS)
-    return StoredFormat(scheme, UNUSED, kv_scales=has_kv_scales(values), needless=needless)
+    of_x = [s.activation for _, s in schemes if isinstance(s, Elements)]
+    return StoredFormat(
+        scheme,
+        UNUSED,
+        kv_scales=has_kv_scales(values),
+        needless=needless,
+        x_dynamic=any(activation is not None and activation.dynamic for activation in of_x),
+    )
 
 
 def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | None]:

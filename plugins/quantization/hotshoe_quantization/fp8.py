@@ -84,7 +84,7 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
             return None
         return of_experts if EXPERTS in layer else scheme
 
-    return StoredFormat(choose, renames=RENAMES if block is None else ())
+    return StoredFormat(choose, renames=RENAMES if block is None else (), x_dynamic=not static)
 
 
 def read_fbgemm(config: Mapping[str, Any]) -> StoredFormat:

@@ -4,6 +4,8 @@ a format that has one scheme for each layer.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +20,7 @@ from hotshoe.loader.sources import Described, TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.values import Values
 
+_log = logging.getLogger(__name__)
 Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
 #: Part of the names of layers of which each token meets few.
@@ -30,6 +33,8 @@ KV_NAMES = ("k_scale", "v_scale")
 KV_RENAMES = ((r"\.(k|v)_proj\.(k|v)_scale$", r".\2_scale"),)
 #: Scales of the KV cache and of results, which are not needed where the cache does not use them.
 OTHER_SCALES = (r"\.(k|v|kv|q|prob|output)_scale$", r"\.(k|v)_proj\.(k|v)_scale$")
+#: Scales of x that is the same for all steps.
+X_SCALES = r"\.(input|activation)_scale$"
 #: Scales of x of experts, single or of all, where experts take x as it is.
 OTHER_SCALES += (r"\.experts\.(\d+\.)?\w+[._](input|activation)_scale$",)
 
@@ -68,6 +73,8 @@ class StoredFormat(WeightFormat):
         renames: As `WeightFormat.renames`.
         kv_scales: The checkpoint has scales of keys and values, one for each attention block.
         needless: Names of tensors that must say that there is nothing more to compute.
+        x_dynamic: x is quantized by scales that are computed as it comes; those that a checkpoint
+            has all the same are left out, with a line in the log.
     """
 
     online = False
@@ -79,11 +86,13 @@ class StoredFormat(WeightFormat):
         renames: Sequence[tuple[str, str]] = (),
         kv_scales: bool = False,
         needless: Needless | None = None,
+        x_dynamic: bool = False,
     ) -> None:
         self.scheme = scheme
         if needless is not None:
             self.decode, self.same_names = lambda source: Without(source, needless), True
-        self.unused = (*OTHER_SCALES, *unused)
+        self.unused = (*OTHER_SCALES, *unused, *((X_SCALES,) if x_dynamic else ()))
+        self._x_dynamic = x_dynamic
         self.renames = (*renames, *(KV_RENAMES if kv_scales else ()))
         self.kv_scales = KV_NAMES if kv_scales else None
         self.survey = self._survey
@@ -106,7 +115,15 @@ class StoredFormat(WeightFormat):
 
     def _survey(self, names: Iterable[str]) -> None:
         """Keep the names of scales of x."""
-        self._names = frozenset(_numbered(name) for name in names if ".input" in name)
+        of_x = [name for name in names if ".input" in name or ".activation_scale" in name]
+        self._names = frozenset(map(_numbered, of_x))
+        count = sum(re.search(X_SCALES, name) is not None for name in of_x)
+        if self._x_dynamic and count:
+            _log.warning(
+                "%d scales of x are not used: quantization_config says that they are computed as x "
+                "comes (dynamic)",
+                count,
+            )
 
     def _found(self, layer: str) -> Scheme | None:
         scheme = self.scheme(layer)

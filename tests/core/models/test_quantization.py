@@ -40,6 +40,19 @@ def test_the_file_of_modelopt(tmp_path: Path) -> None:
     assert stored_quantization(model(tmp_path)) == {"quant_method": "modelopt", **inner}
 
 
+def test_an_object_of_modelopt_within_config(tmp_path: Path) -> None:
+    inner = {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    for outer in ({"quant_method": "modelopt", "quant_algo": "FP8"}, {"producer": {"name": "x"}}):
+        found = stored_quantization(
+            model(tmp_path, quantization_config=outer | {"quantization": inner})
+        )
+        assert found is not None
+        assert {"quant_method": "modelopt", **inner}.items() <= found.items()
+    twice = {"quant_method": "modelopt", "quant_algo": "NVFP4", "quantization": inner}
+    with pytest.raises(CheckpointError, match="quant_algo 'NVFP4', and quantization within it 'F"):
+        stored_quantization(model(tmp_path, quantization_config=twice))
+
+
 NVFP4 = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16}
 
 

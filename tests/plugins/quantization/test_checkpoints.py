@@ -37,6 +37,9 @@ OPTIONS = {"platform": "cpu", "skip_tokenizer_init": True, "max_num_seqs": 2, "m
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 
 
+INSIDE = [["self_attn.o_proj"], ["mlp.down_proj"]]
+
+
 def compressed(kind: str, weights: dict, inputs: dict | None = None, **more: object) -> dict:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
     return {
@@ -142,6 +145,11 @@ EXACT = {
             "": gptq(4, 32, True),
         },
         ("lm_head", "layers.1.mlp.down"),
+    ),
+    "gptq-inside": Written(
+        gptq_config(4, 32, True, modules_in_block_to_quantize=INSIDE),
+        {"": gptq(4, 32, True)},
+        ("lm_head", "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"),
     ),
     "gptq-v2": Written(
         gptq_config(4, 32, False, checkpoint_format="gptq_v2"), {"": gptq(4, 32, False, 2)}
@@ -523,3 +531,17 @@ def test_scales_of_keys_and_values(
     save_file(tensors, path)
     with pytest.raises(CheckpointError, match=r"self_attn\.v_scale is -1\.0"):
         open_llm(stored, kv_cache_dtype="fp8")
+
+
+@pytest.mark.parametrize("method", ["fp8", "compressed-tensors"])
+def test_scales_of_x_that_config_does_without(
+    method: str, source: Path, tmp_path: Path, open_llm: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "fp8-dynamic" if method == "fp8" else "w8a8-fp8"
+    stored, _ = write(source, tmp_path, NEAR[name])
+    wanted = chosen(open_llm(stored))
+    path = stored / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"model.layers.1.mlp.down_proj.input_scale": torch.ones(1)}, path)
+    assert chosen(open_llm(stored)) == wanted
+    assert "1 scales of x are not used: quantization_config says" in caplog.text
