@@ -83,6 +83,7 @@ class Serve:
         plans = make_plans(engine, config, "model" in given)
         for plan in plans:
             check_early(plan.config, plugins)
+        from hotshoe.engine.start.draft import check_speculation
         from hotshoe.engine.start.places import check_model
         from hotshoe_server.socket_file import Listening, unix_socket
         from hotshoe_server.sockets import open_port
@@ -95,6 +96,7 @@ class Serve:
             for plan in plans:
                 with one_of(plans, plan):
                     check_model(plan.engine, plugins)
+                check_speculation(plan.engine, plugins)
             say(f"listening on {address(config, front.listener.getsockname())}")
             if config.api_processes > 1:
                 from hotshoe_server.supervisor import Supervisor

@@ -8,6 +8,8 @@ from tests.plugins.server.conftest import Http, ScriptedEngine
 from hotshoe.errors import EngineDeadError, QueueFullError
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.endpoints.admin import adapted
+from hotshoe_server.errors import ApiError
 from hotshoe_server.fleet import make_served, make_state
 from hotshoe_server.state import Shared
 
@@ -83,6 +85,19 @@ def test_an_adapter_leads_to_its_model(two, engine, second) -> None:
     assert complete(two, model="mine").status_code == 200
     assert [request.params.adapter for request in second.requests] == ["mine"]
     assert not engine.requests
+
+
+def test_adapters_are_loaded_into_the_only_model_that_takes_them(two, engine, second) -> None:
+    state = two.state
+    for takers, found in (((second,), "second"), ((engine, second), None), ((), None)):
+        for one in (engine, second):
+            one.config = replace(one.config, enable_lora=one in takers)
+        if found is None:
+            with pytest.raises(ApiError, match="several models here; name one of first, second"):
+                adapted(state, None)
+        else:
+            assert adapted(state, None).name == found
+        assert adapted(state, "first").name == "first"
 
 
 def test_no_engine_is_asked_for_an_adapter_that_nobody_knows(two, engine, second) -> None:

@@ -116,6 +116,20 @@ def plan_cache(config: ResolvedConfig, info: WorkerInfo) -> tuple[int, ...]:
     )
 
 
+def check_asked(config: ResolvedConfig, facts: DeviceFacts) -> None:
+    """Refuse, before anything is loaded, a size of the cache that a device does not have at all.
+
+    Raises:
+        MemoryLimitError: It names the option.
+    """
+    asked = config.kv_cache_memory_bytes
+    if asked is not None and asked > facts.memory_bytes:
+        raise MemoryLimitError(
+            f"kv_cache_memory_bytes asks for {asked / 2**20:,.0f} MiB, but {facts.name} has "
+            f"{facts.memory_bytes / 2**20:,.0f} MiB in all; lower --kv-cache-memory-bytes"
+        )
+
+
 def check_free(facts: DeviceFacts, free_bytes: int | None, size_bytes: int) -> None:
     """Refuse caches that a device has no memory for.
 

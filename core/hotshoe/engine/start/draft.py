@@ -20,10 +20,11 @@ from hotshoe.engine.start.cache_plan import (
     request_blocks,
     state_blocks,
 )
-from hotshoe.engine.start.places import read_tokenizer
-from hotshoe.errors import ConfigError, UserError
+from hotshoe.engine.start.places import check_model, place_of, read_tokenizer
+from hotshoe.errors import CheckpointError, ConfigError, UserError
 from hotshoe.executor import WorkerInfo
-from hotshoe.speculation.drafting import DRAFT_MODEL, EVERY_METHOD
+from hotshoe.plugins import PluginManager
+from hotshoe.speculation.drafting import DRAFT_MODEL, EVERY_METHOD, open_drafting
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -86,21 +87,32 @@ def draft_setup(setup: EngineSetup) -> EngineSetup | None:
         return _prepare(setup, options)
 
 
+def check_speculation(config: EngineConfig, plugins: PluginManager) -> None:
+    """Refuse, before anything is loaded, a method that nobody knows, options that it lacks, and a
+    model of drafts that is not there.
+
+    Raises:
+        UserError: It names the option.
+    """
+    options = config.speculative_config or {}
+    if options.get("method") == DRAFT_MODEL:
+        own = _own(options)
+        with naming(own["model"]):
+            check_model(EngineConfig(own["model"], revision=own.get("revision")), plugins)
+        return
+    open_drafting(config, plugins)
+    head = options.get("model")
+    if isinstance(head, str):
+        place = place_of(EngineConfig(head, revision=options.get("revision")), plugins)
+        if place is not None and not place.exists():
+            raise CheckpointError(f"{NAME}.model: there is no directory or file {place}")
+
+
 def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
     from hotshoe.engine.start.setup import prepare
 
     config = setup.config
-    own = {k: v for k, v in options.items() if k not in EVERY_METHOD}
-    for name, value in own.items():
-        if name not in OPTIONS:
-            hint = did_you_mean(name, OPTIONS) or f"; it takes {', '.join(OPTIONS)}"
-            raise ConfigError(f"{NAME}: method {DRAFT_MODEL} has no option {name}{hint}")
-        if not isinstance(value, str) and (value is not None or name == "model"):
-            raise ConfigError(f"{NAME}.{name} must be a text, not {value!r}")
-    if not own.get("model"):
-        raise ConfigError(
-            f"{NAME}.model is missing; method {DRAFT_MODEL} needs a directory or a name of a model"
-        )
+    own = _own(options)
     if own.get("platform") in (None, "auto"):
         own["platform"] = config.platform
     is_beside = own["platform"] == config.platform
@@ -122,6 +134,26 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
     if not config.skip_tokenizer_init:
         _check_tokens(setup, found)
     return found
+
+
+def _own(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the engine that a draft model has for itself.
+
+    Raises:
+        ConfigError: One is none of them, or there is no model.
+    """
+    own = {k: v for k, v in options.items() if k not in EVERY_METHOD}
+    for name, value in own.items():
+        if name not in OPTIONS:
+            hint = did_you_mean(name, OPTIONS) or f"; it takes {', '.join(OPTIONS)}"
+            raise ConfigError(f"{NAME}: method {DRAFT_MODEL} has no option {name}{hint}")
+        if not isinstance(value, str) and (value is not None or name == "model"):
+            raise ConfigError(f"{NAME}.{name} must be a text, not {value!r}")
+    if not own.get("model"):
+        raise ConfigError(
+            f"{NAME}.model is missing; method {DRAFT_MODEL} needs a directory or a name of a model"
+        )
+    return own
 
 
 @dataclass(frozen=True, slots=True)

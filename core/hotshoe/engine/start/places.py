@@ -66,18 +66,26 @@ def check_model(config: EngineConfig, plugins: PluginManager) -> None:
     Raises:
         UserError: It is missing, cannot be read, or says nothing of its architecture.
     """
-    if is_here(config.model):
-        path = find_model(config, plugins).path
-    else:
-        folder = _folder(config)
-        found = _find(WantedModel(config.model, config.revision, folder, probe=True), plugins)
-        if found.revision is not None:
-            return
-        path = found.path
+    path = place_of(config, plugins)
+    if path is None:
+        return
     if path.suffix.removeprefix(".") not in plugins.mapping(FILES) or not path.is_file():
         ModelConfig.load(path, config.hf_overrides)
     elif not os.access(path, os.R_OK):
         raise CheckpointError(f"{path} cannot be read: permission denied")
+
+
+def place_of(config: EngineConfig, plugins: PluginManager) -> Path | None:
+    """Return where a model is on this machine, or would be; None where a source has it.
+
+    Raises:
+        UserError: A source does not have it.
+    """
+    if is_here(config.model):
+        return find_model(config, plugins).path
+    folder = _folder(config)
+    found = _find(WantedModel(config.model, config.revision, folder, probe=True), plugins)
+    return found.path if found.revision is None else None
 
 
 def open_model(path: Path, plugins: PluginManager) -> ModelFile | None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig, ResolvedConfig
+from hotshoe.engine.start.cache_plan import check_asked
 from hotshoe.engine.start.executors import check_executor, make_worker, ranks_here
 from hotshoe.engine.start.heads import find_head, with_head
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
@@ -46,6 +47,8 @@ LENGTHS = ("hotshoe_model_lengths", "hotshoe_encoders")
 WORKER_API = 2
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_TOKEN_BUDGET = 2048
+#: Why a platform is taken that nobody named.
+BEST = "the available platform with the highest score"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +237,7 @@ def prepare(
     model_config = ModelConfig.load(found.path, config.hf_overrides, file, *lengths)
     changes = _found_changes(config, found, tokenizer) + find_head(config, plugins)
     if config.platform == "auto":
-        reason = "the available platform with the highest score"
-        changes.append(Change("platform", platform.name, reason))
+        changes.append(Change("platform", platform.name, BEST))
     changes += _model_changes(config, model_config, platform, plugins)
     resolved = config.resolve_changes(changes)
     with blaming(platform.name):
@@ -249,6 +251,7 @@ def prepare(
     resolved = ResolvedConfig.of(resolved.resolve_changes(by_core))
     with blaming(platform.name):
         candidates, facts = candidates_of(platform, plugins), facts_of(platform)
+    check_asked(resolved, facts)
     selector = Selector(
         all_slots(plugins),
         candidates,

@@ -13,6 +13,7 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.fleet import Fleet
 from hotshoe_server.schemas.base import Few, Schema, ShortText
+from hotshoe_server.state import Served, ServerState
 
 Tag = Literal["weights", "kv_cache", "scheduling"]
 #: A list, or the only entry of one, as a URL has it.
@@ -152,9 +153,19 @@ async def update_weights(call: Call, body: UpdateRequest) -> Done:
     return Done()
 
 
+def adapted(server: ServerState, asked: str | None) -> Served:
+    """Return the model that an operator names, or the only one that takes adapters.
+
+    Raises:
+        ApiError: As `ServerState.named`.
+    """
+    takers = [one for one in server.models.values() if one.client.config.enable_lora]
+    return takers[0] if asked is None and len(takers) == 1 else server.named(asked)
+
+
 async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
     """Load an adapter, in place of one of this name."""
-    served, name = call.server.named(body.model), body.lora_name
+    served, name = adapted(call.server, body.model), body.lora_name
     for one in call.server.models.values():
         if one.adapter(name) is None:
             message = "a model itself has this name; choose another"
@@ -177,7 +188,7 @@ async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
 
 async def unload_adapter(call: Call, body: UnloadAdapterRequest) -> Done:
     """Forget an adapter that no request uses."""
-    served = call.server.named(body.model)
+    served = adapted(call.server, body.model)
     try:
         await served.client.unload_adapter(body.lora_name)
     except RequestError as error:

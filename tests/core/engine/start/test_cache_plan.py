@@ -11,6 +11,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.explain.estimate import cache_need, paper_info
 from hotshoe.engine.start.cache_plan import (
     cache_bytes,
+    check_asked,
     concurrency,
     plan_cache,
     request_blocks,
@@ -18,7 +19,7 @@ from hotshoe.engine.start.cache_plan import (
 )
 from hotshoe.errors import ConfigError, MemoryLimitError
 from hotshoe.executor import WorkerInfo
-from hotshoe.platform import MemoryBudget
+from hotshoe.platform import DeviceFacts, MemoryBudget
 from hotshoe.types.cache import CachePart, CacheSpec
 from hotshoe.types.layout import lay_out
 
@@ -158,3 +159,11 @@ def test_one_group_has_what_the_budget_allows() -> None:
     info = info_of(SPECS[:1], 995)
     assert plan_cache(LONG, info) == (99,)
     assert concurrency(LONG, info, (99,)) == pytest.approx(99 / 40)
+
+
+def test_no_cache_is_larger_than_its_device():
+    facts = DeviceFacts("cpu", "x", "A processor", "cpu", 3 << 20, 1)
+    for asked in (None, 1, 3 << 20):
+        check_asked(EngineConfig(kv_cache_memory_bytes=asked), facts)
+    with pytest.raises(MemoryLimitError, match=r"asks for 4 MiB, but A processor has 3 MiB in all"):
+        check_asked(EngineConfig(kv_cache_memory_bytes=4 << 20), facts)
