@@ -1,21 +1,29 @@
 """Further formats of reasoning between two markers, of which two mark answers, too.
 
-Source: chat templates of Apertus, Command A Reasoning, MiniMax-M3, Solar Open 2; Kimi K3's
-description of its encoding.
+Source: chat templates of Apertus, Command A Reasoning, MiniMax-M3, Solar Open and
+Solar Open 2; Kimi K3's description of its encoding.
 """
+
+from collections.abc import Callable
 
 from hotshoe.text.stop import StopAutomaton
 from hotshoe_parsers.kimi_k3 import MARKS
 from hotshoe_parsers.machine import Reader, Steps, Take
 from hotshoe_parsers.thinking import Markers, marked
 
-_KIMI_MARKS = StopAutomaton(MARKS)
+#: Solar Open's, between the parts of a message.
+_SOLAR_MARKS = ("<|begin|>assistant", "<|content|>")
 
 
-def _without_marks(reader: Reader, take: Take) -> Steps[None]:
-    """Read all but Kimi K3's marks around an answer and behind a message."""
-    while (yield from reader.until(_KIMI_MARKS, take)):
-        pass
+def _without(marks: tuple[str, ...]) -> Callable[[Reader, Take], Steps[None]]:
+    """Return what reads all but marks around an answer and behind a message."""
+    automaton = StopAutomaton(marks)
+
+    def read(reader: Reader, take: Take) -> Steps[None]:
+        while (yield from reader.until(automaton, take)):
+            pass
+
+    return read
 
 
 APERTUS = marked(
@@ -43,9 +51,20 @@ MINIMAX = marked(
 KIMI_K3 = marked(
     "kimi_k3",
     Markers(
-        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), rest=_without_marks, dropped=MARKS
+        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), rest=_without(MARKS), dropped=MARKS
     ),
     ("<|open|>", "<|close|>", "<|sep|>"),
+    special=True,
+)
+SOLAR_OPEN = marked(
+    "solar_open",
+    Markers(
+        ("<|think|>",),
+        ("<|end|>",),
+        rest=_without((*_SOLAR_MARKS, "<|end|>")),
+        dropped=_SOLAR_MARKS,
+    ),
+    ("<|think|>", "<|content|>"),
     special=True,
 )
 SOLAR = marked(

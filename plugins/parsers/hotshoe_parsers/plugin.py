@@ -37,6 +37,7 @@ TOOL_FORMATS = {
     "pythonic": "hotshoe_parsers.pythonic:FORMAT",
     "qwen3_xml": "hotshoe_parsers.xml_calls:QWEN3_XML",
     "seed_oss": "hotshoe_parsers.xml_calls:SEED_OSS",
+    "solar_open": "hotshoe_parsers.solar:FORMAT",
     "solar_open2": "hotshoe_parsers.xml_calls:SOLAR",
     "step3": "hotshoe_parsers.xml_calls:STEP3",
     "xlam": "hotshoe_parsers.json_calls:XLAM",
@@ -54,6 +55,7 @@ REASONING_FORMATS = {
     "mistral": "hotshoe_parsers.thinking:MISTRAL",
     "qwen3": "hotshoe_parsers.thinking:QWEN3",
     "seed_oss": "hotshoe_parsers.thinking:SEED_OSS",
+    "solar_open": "hotshoe_parsers.answers:SOLAR_OPEN",
     "solar_open2": "hotshoe_parsers.answers:SOLAR",
 }
 #: Of models whose publishers give a program in the place of a template, by architecture.

@@ -2546,6 +2546,7 @@ VARIANTS += [
         "persimmon", "Persimmon", {"num_key_value_heads": 4}, end_to_end=True, impl="transformers"
     ),
     Variant("olmo", "Olmo", {"clip_qkv": 2.0, **TIED}, end_to_end=True, impl="transformers"),
+    Variant("transformers-phi", "Phi", TIED, impl="transformers"),  # a bias of a tied matrix
 ]
 #: On which platforms engines run. With references an engine differs by the kinds of its caches
 #: alone, so these variants, one for each set of kinds, are enough: `test_logits` shows that

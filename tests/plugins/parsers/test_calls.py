@@ -122,6 +122,11 @@ TEMPLATES = {
     ),
     "gigachat3": ("assistant<|role_sep|>\\n<|message_sep|> function call", "gigachat3", None),
     "granite-20b-fc": ("'<function_call> ' + call", "granite_20b_fc", None),
+    "solar-open": (
+        "<|think|> <|end|> <|content|> <|tool_calls|><|tool_call:begin|>i<|tool_call:args|>",
+        "solar_open",
+        "solar_open",
+    ),
     "solar-open-2": (
         "<|think:start|> <|think:end|> <|tool_call:start|> <|tool_arg:start|>",
         "solar_open2",

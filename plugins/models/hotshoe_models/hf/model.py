@@ -89,6 +89,7 @@ class TransformersModel:
             put(model, output, Passed(model.get_submodule(output)))
         if tied:
             ctx.weights.ignore([rf"^{output}\.weight$"])
+            ctx.weights.rename(rf"^{output}\.bias$", f"{tied}.bias")  # the matrix has that name
         plan = Plan(ctx, model)
         replace_linears(ctx, model, self._run, plan)
         self._table = replace_table(ctx, model, names[table]) if ctx.stage.is_first else None
