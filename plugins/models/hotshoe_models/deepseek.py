@@ -15,7 +15,6 @@ from hotshoe_models.further import add_further
 from hotshoe_models.mixtures import (
     grouped_router,
     mixture,
-    scored,
     with_expert_defaults,
     with_experts,
 )
@@ -178,7 +177,6 @@ def corrected_router(config: ModelConfig) -> RouterSpec:
 
 def _softmax_router(config: ModelConfig) -> RouterSpec:
     """Source: DeepSeek-V2, arXiv:2405.04434, section 2.2.2."""
-    scored(config, "softmax")
     if flag(config, "norm_topk_prob"):
         raise refuse(config, "norm_topk_prob", "does not divide weights by their sum")
     method = config.require("topk_method")

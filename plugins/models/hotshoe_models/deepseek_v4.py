@@ -15,7 +15,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.hyper import BASE, DIGITS, HyperDecoder
 from hotshoe_models.hyper_further import HyperFurther
-from hotshoe_models.mixtures import mixture, scored, with_expert_defaults
+from hotshoe_models.mixtures import mixture, with_expert_defaults
 from hotshoe_models.spec import (
     CompressedSpec,
     Compression,
@@ -130,7 +130,6 @@ def _check(config: ModelConfig) -> None:
     heads, groups = config.size("num_attention_heads"), config.size("o_groups")
     if heads % groups:
         raise refuse(config, "o_groups", f"has {heads} heads to divide into groups of equal size")
-    scored(config, "sqrtsoftplus")
 
 
 def _spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:

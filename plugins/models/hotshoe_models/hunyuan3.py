@@ -10,7 +10,7 @@ from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.llama import SHAPE, llama_spec
 from hotshoe_models.mixtures import mixture, sparse_types, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_NAMES
-from hotshoe_models.values import count, layer_specs, number, unused_layers
+from hotshoe_models.values import count, layer_specs, number, refuse, unused_layers
 
 DEFAULTS = {
     **SHAPE,
@@ -42,6 +42,8 @@ NAMES = MoeNames(
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build HYV3ForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
+    if config.get("moe_router_use_sigmoid", True) is not True:
+        raise refuse(config, "moe_router_use_sigmoid", "scores experts by sigmoid alone")
     scale = number(config, "router_scaling_factor")
     experts = mixture(
         config,

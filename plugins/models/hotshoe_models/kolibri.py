@@ -11,7 +11,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.exaone import exaone_layers
-from hotshoe_models.mixtures import mixture, scored, with_expert_defaults, with_experts
+from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_NAMES
 from hotshoe_models.values import FULL, SLIDING, decoder_spec, flag, layer_types
 
@@ -51,7 +51,6 @@ RENAMED = {
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Kolibri1ForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
-    scored(config, "sigmoid")
     types = layer_types(config, lambda i: SLIDING if (i + 1) % PATTERN else FULL)
     experts = mixture(
         config,

@@ -11,7 +11,7 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtral import NAMES as EXPERTS
 from hotshoe_models.mixtral import STACKED
-from hotshoe_models.mixtures import mixture, scored, with_expert_defaults, with_experts
+from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.olmoe import NAMES
 from hotshoe_models.values import decoder_spec, head_dim, layer_specs, refuse
 
@@ -39,7 +39,6 @@ UNUSED = (*NAMES.unused, r"^model\.mtp", r"^mtp")
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build MiniMaxM2ForCausalLM."""
     config = with_rotary_dim(with_expert_defaults(config, DEFAULTS))
-    scored(config, "sigmoid")
     experts = mixture(
         config,
         RouterSpec("sigmoid", renormalize=True, correction=True),

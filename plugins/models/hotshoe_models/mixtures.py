@@ -17,6 +17,8 @@ from hotshoe_models.values import activation, count, flag, number, refuse, with_
 
 #: What files call the number of experts. Some spell their family's key in another one's manner.
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+#: What files call the function that scores experts. Few families read it; none may contradict it.
+SCORINGS = ("scoring_func", "score_func", "score_function", "moe_router_activation_func")
 
 DENSE, SPARSE = "dense", "sparse"
 
@@ -58,6 +60,9 @@ def mixture(
     eligible = number_of // router.groups * router.groups_kept
     if chosen > eligible:
         raise refuse(config, top_k, f"has {eligible} experts to choose from")
+    for key in SCORINGS:
+        if config.get(key, router.scoring) != router.scoring:
+            raise refuse(config, key, f"scores experts by {router.scoring} here")
     if "activation" not in differences:
         differences["activation"] = activation(config, "hidden_act")
     return Mixture(
@@ -76,7 +81,6 @@ def grouped_router(config: ModelConfig, experts: str = "n_routed_experts") -> Ro
     Args:
         experts: Key of how many there are.
     """
-    scored(config, "sigmoid")
     groups, kept = config.size("n_group"), config.size("topk_group")
     if kept > groups:
         raise refuse(config, "topk_group", f"has {groups} groups of experts")
@@ -91,16 +95,6 @@ def grouped_router(config: ModelConfig, experts: str = "n_routed_experts") -> Ro
         groups_kept=kept,
         group_score="top2",
     )
-
-
-def scored(config: ModelConfig, scoring: str) -> None:
-    """Refuse a file that scores experts otherwise than its family.
-
-    Raises:
-        CheckpointError: `scoring_func` is another one.
-    """
-    if config.get("scoring_func", scoring) != scoring:
-        raise refuse(config, "scoring_func", f"scores experts by {scoring} here")
 
 
 def with_experts(
