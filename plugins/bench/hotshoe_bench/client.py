@@ -83,6 +83,8 @@ class Client:
             ) from None
         if status == 401:
             raise ConfigError(f"{url} wants a key (HTTP 401); give --api-key-file")
+        if status == 503:  # it loads its model, sleeps, or has too much to do
+            raise ConfigError(f"{url} is not ready (HTTP 503, {_reason(body)}); try again later")
         if status != 200:
             raise ConfigError(f"{url}/v1/models answers HTTP {status}; give --model")
         try:

@@ -33,8 +33,13 @@ class Compare:
             )
         for line in differences(before, after):
             say(line)
-        header = ("", args.before.stem, args.after.stem, "ratio")
-        print(table(header, ratios(numbers(before), numbers(after))))
+        rows = ratios(numbers(before), numbers(after))
+        if not rows:
+            raise ConfigError(
+                f"{args.before} and {args.after} have no number in common; give results of equal "
+                "loads, such as the same --concurrency"
+            )
+        print(table(("", args.before.stem, args.after.stem, "ratio"), rows))
         return 0
 
 
@@ -52,9 +57,20 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"cannot read {path}: it is no JSON ({error}); give a file that --output-json wrote"
         ) from None
-    if not isinstance(value, dict) or "benchmark" not in value or not numbers(value):
+    if not _is_result(value):
         raise ConfigError(f"{path} is no result of `hotshoe bench`; write one with --output-json")
     return value
+
+
+def _is_result(value: Any) -> bool:
+    """Tell whether a benchmark may have written it: a name, objects of settings, numbers."""
+    if not isinstance(value, dict) or not isinstance(value.get("benchmark"), str):
+        return False
+    parts = [value[key] for key in (*_NUMBERS, *SETTINGS) if key in value]
+    if not all(isinstance(part, dict) for part in parts):
+        return False
+    found = numbers(value)
+    return bool(found) and all(type(number) in (int, float) for number in found.values())
 
 
 def numbers(result: Mapping[str, Any]) -> dict[str, float]:

@@ -34,6 +34,7 @@ class FakeServer:
     fault_every: int = 1
     models: list[str] = field(default_factory=lambda: ["fake"])
     models_body: object = None
+    models_status: int = 200
     key: str | None = None
     num_cached: int | None = None
     url: str = ""
@@ -45,7 +46,8 @@ class FakeServer:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no"}}, status=401)
         listed = {"data": [{"id": name} for name in self.models]}
-        return web.json_response(listed if self.models_body is None else self.models_body)
+        body = listed if self.models_body is None else self.models_body
+        return web.json_response(body, status=self.models_status)
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()

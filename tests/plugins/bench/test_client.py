@@ -57,3 +57,14 @@ def test_a_list_of_models_that_is_none(server, models: object) -> None:
     server.models_body = models
     with pytest.raises(ConfigError, match="give --model"):
         asyncio.run(ask())
+
+
+def test_a_server_that_is_not_ready(server) -> None:
+    async def ask() -> dict[str, int | None]:
+        async with Client(Target(server.url, "/v1/completions")) as client:
+            return await client.models()
+
+    server.models_status = 503
+    server.models_body = {"error": {"message": "the engine is starting"}}
+    with pytest.raises(ConfigError, match=r"not ready .*the engine is starting.*try again"):
+        asyncio.run(ask())

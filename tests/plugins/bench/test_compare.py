@@ -38,6 +38,13 @@ def test_files_of_the_other_benchmarks(tmp_path: Path, capsys) -> None:
     assert "1.000" in capsys.readouterr().out
 
 
+def test_results_of_different_loads(tmp_path: Path, capsys) -> None:
+    one = write(tmp_path / "a", benchmark="agent", summary={"x@1": 1})
+    two = write(tmp_path / "b", benchmark="agent", summary={"x@2": 1})
+    assert main(["bench", "compare", str(one), str(two)]) == 2
+    assert "no number in common" in capsys.readouterr().err
+
+
 def test_different_benchmarks(tmp_path: Path, capsys) -> None:
     one = write(tmp_path / "a", summary={"x": 1})
     two = write(tmp_path / "b", benchmark="latency", median={"x": 1})
@@ -50,6 +57,11 @@ def test_different_benchmarks(tmp_path: Path, capsys) -> None:
     [
         ("{}", "is no result"),
         ("[]", "is no result"),
+        ('{"benchmark": ["serve"], "summary": {"a": 1}}', "is no result"),
+        ('{"benchmark": "serve", "summary": [1]}', "is no result"),
+        ('{"benchmark": "serve", "summary": {"a": "x"}}', "is no result"),
+        ('{"benchmark": "serve", "summary": {"a": null}}', "is no result"),
+        ('{"benchmark": "serve", "summary": {"a": 1}, "workload": [1]}', "is no result"),
         ("{", "cannot read"),
         ("[" * 100_000, "cannot read"),
     ],
