@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -36,6 +37,10 @@ OFFERS = {
     "chat templates": "hotshoe_chat_templates",
     "server extensions": "hotshoe_server_extensions",
 }
+
+
+#: Of a line of names, in characters.
+WIDTH = 100
 
 
 class Plugins:
@@ -74,7 +79,9 @@ class Plugins:
         ]
         print(table(("plugin", "distribution", "version", "hooks, or what is wrong"), rows))
         print()
-        print(table(("offered", "names"), [(kind, ", ".join(n)) for kind, n in offers.items()]))
+        print(
+            table(("offered", "names"), [row for offer in offers.items() for row in _rows(*offer)])
+        )
         if packs:
             print()
             lines = [
@@ -85,6 +92,12 @@ class Plugins:
         for conflict in conflicts:
             print(f"\n{conflict}")
         return 0
+
+
+def _rows(kind: str, names: list[str]) -> list[tuple[str, str]]:
+    """Return rows of a kind and its names; hundreds of names take several."""
+    lines = textwrap.wrap(", ".join(names), WIDTH, break_long_words=False) or [""]
+    return [(kind if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
 def packed(manager: PluginManager) -> list[dict[str, Any]]:

@@ -31,6 +31,8 @@ GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
 _HOME = "hotshoe-"
 CORE = "hotshoe"
+#: That an error lists; of hundreds of architectures, nobody would find its end.
+MOST_CHOICES = 40
 #: Which distribution offers the usual things through a hook, for those who have none.
 USUAL = {
     "hotshoe_executors": "hotshoe-executor-ray",
@@ -213,14 +215,16 @@ class PluginManager:
             own: What core has beside them, under names that no plugin can take.
 
         Raises:
-            PluginError: The name is unknown, and the message lists the choices and broken plugins;
-                or two plugins offer it.
+            PluginError: The name is unknown, and the message lists the choices, if they are few,
+                and broken plugins; or two plugins offer it.
         """
         offered = {**self.mapping(hook), **(own or {})}
         if conflict := self.conflicts(hook).get(name):
             raise PluginError(conflict)
         if name not in offered:
             choices = ", ".join(sorted(offered)) or _none_installed(hook)
+            if len(offered) > MOST_CHOICES:
+                choices = f"{len(offered)} names, which `hotshoe plugins` lists"
             hint = did_you_mean(name, offered)
             contested = "".join(f"; {conflict}" for conflict in self.conflicts(hook).values())
             raise PluginError(

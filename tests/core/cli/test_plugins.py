@@ -67,6 +67,21 @@ def test_json(hotshoe) -> None:
     assert document["packs"] == [{**own, "candidates": candidates}]
 
 
+def test_many_names_take_several_lines(monkeypatch: pytest.MonkeyPatch, hotshoe) -> None:
+    names = [f"model-{number:03}" for number in range(200)]
+
+    class Many(Good):
+        @hookimpl
+        def hotshoe_named_models(self) -> dict[str, str]:
+            return dict.fromkeys(names, "/models/one")
+
+    points = [*manager.own_entry_points(), EntryPoint("many", "hotshoe-many", "1.0", Many)]
+    monkeypatch.setattr(manager, "installed_entry_points", lambda: points)
+    out = hotshoe("plugins").out
+    assert max(map(len, out.splitlines())) < 140
+    assert all(name in out for name in names)
+
+
 def test_the_real_installation_lists_core(hotshoe) -> None:
     document = json.loads(hotshoe("plugins", "--json").out)
     assert "core" in [plugin["plugin"] for plugin in document["plugins"] if not plugin["error"]]

@@ -362,6 +362,9 @@ def test_pick() -> None:
         PluginError, match=r"unknown model 'onne'; did you mean one\?.*choices: one"
     ):
         found.pick("model", "onne", hook)
+    many = manager(a=Plugin(**{f"m{number}": "1" for number in range(41)}))
+    with pytest.raises(PluginError, match=r"\(choices: 41 names, which `hotshoe plugins` lists\)$"):
+        many.pick("model", "m7x", hook)
     with pytest.raises(PluginError, match=r"choices: none installed\)$"):
         manager(a=Plugin()).pick("model", "one", hook)
     with pytest.raises(PluginError, match=r"unknown model 'two'.*plugins 'a' and 'b' both offer"):
