@@ -26,9 +26,11 @@ class MatrixNames:
     def __init__(self, weights: WeightTable, names: Iterable[str]) -> None:
         self._weights, self._names = weights, frozenset(names)
         self._by_end: dict[str, str] = {}
+        self._prefixes: set[str] = set()
 
     def known(self, matrix: str) -> str:
-        """Return the name of a layer's matrix, or the same name where there is none.
+        """Return the name of a layer's matrix, here or on another rank, or the same name where
+        there is none.
 
         Files are renamed first, as they are read: a model may leave layers out and count anew.
         """
@@ -42,7 +44,11 @@ class MatrixNames:
                 return name
         if not self._by_end:
             self._by_end = {_bare(name): name for name in self._names}
-        return self._by_end.get(_bare(found[1]), matrix)
+            self._prefixes = {name.removesuffix(end) for end, name in self._by_end.items()}
+        end = _bare(found[1])
+        others = (*found, *(prefix + end for prefix in self._prefixes))
+        elsewhere = (name for name in others if self._weights.is_elsewhere(f"{name}.weight"))
+        return self._by_end.get(end) or next(elsewhere, matrix)
 
     def why_not(self, matrix: str) -> str:
         """Say, behind "which", why adapters may not change a matrix."""

@@ -28,6 +28,16 @@ def test_a_matrix_is_found_by_any_of_its_names(prefix: str, given: str, known: s
     assert MatrixNames(weights, own).known(given) == (given if known == "none" else known)
 
 
+@pytest.mark.parametrize("prefix", ["model.", "backbone."])
+def test_a_matrix_of_another_stage_is_found_by_any_of_its_names(prefix: str) -> None:
+    weights = WeightTable()
+    weights.elsewhere([rf"^{prefix}layers\.1\."])
+    names = MatrixNames(weights, [f"{prefix}layers.0.q"])
+    for given in ("model.layers.1.q", "model.language_model.layers.1.q", f"{prefix}layers.1.q"):
+        assert names.known(given) == f"{prefix}layers.1.q"
+    assert names.known("model.layers.2.q") == "model.layers.2.q"
+
+
 def test_what_an_operation_multiplies_amid_others_is_said_so() -> None:
     weights = WeightTable()
     weights.expect("model.layers.0.up.weight", (4, 2), lambda tensor: None)
