@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext
+from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import TOKEN_EMBED
 from hotshoe.models.modules import LINEAR
@@ -82,7 +83,10 @@ def build_colbert(config: ModelConfig, ctx: BuildContext) -> Encoder:
 
 
 def build_roberta(config: ModelConfig, ctx: BuildContext) -> Encoder:
-    """Build RobertaModel, XLMRobertaModel and CamembertModel."""
+    """Build RobertaModel, XLMRobertaModel and CamembertModel; Jina 3 is published as the second."""
+    if config.get("position_embedding_type") == "rotary":
+        builder = resolve_lazy("hotshoe_models.gte:build_published_jina")
+        return cast("Encoder", builder(config, ctx))
     return Encoder(bert_spec(_roberta(config), ctx, r"roberta\.", position_offset=OFFSET), ctx)
 
 

@@ -8,13 +8,18 @@ factor (https://kexue.fm/archives/9706).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
 
 from hotshoe.layers import BuildContext, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.bert import UNUSED, separator
 from hotshoe_models.encoder import Encoder
 from hotshoe_models.encoder_spec import EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.remade import Recipe, remake
 from hotshoe_models.values import (
     PLAIN_ACTIVATIONS,
     activation,
@@ -73,6 +78,9 @@ JINA_NAMES = EncoderNames(
     prefixes=r"roberta\.",
     unused=UNUSED,
 )
+#: Key of the adapter that is asked for, which overrides give.
+TASK = "lora_task"
+ORIGINAL = ".parametrizations.weight.original"
 #: What "new-impl" is served with.
 NEW = {
     "layer_norm_type": "layer_norm",
@@ -90,6 +98,46 @@ def build(config: ModelConfig, ctx: BuildContext) -> Encoder:
 def build_jina(config: ModelConfig, ctx: BuildContext) -> Encoder:
     """Build JinaEmbeddingsV3Model."""
     return _build(with_defaults(config, JINA), ctx, JINA_NAMES, JINA_THETA)
+
+
+def build_published_jina(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build Jina Embeddings 3 as published, with the adapter of `lora_task`, or none.
+
+    Its file names XLMRobertaModel, and adapters lie beside all matrices.
+
+    Raises:
+        CheckpointError: There is no such adapter.
+    """
+    tasks, task = config.get("lora_adaptations") or [], config.get(TASK)
+    if not isinstance(tasks, list) or (task is not None and task not in tasks):
+        named = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "none"
+        raise refuse(config, TASK, f"has adapters for: {named}")
+    number_of = None if task is None else tasks.index(task)
+    scale = number(config, "lora_alpha") / config.size("lora_rank") if task is not None else 1.0
+    remake(ctx, partial(_adapted, number_of, scale))
+    theta = config.get("rotary_emb_base", JINA_THETA)
+    ctx.weights.ignore([r"^roberta\.pooler\."])
+    return build_jina(replace(config, values={"rope_theta": theta, **config.values}), ctx)
+
+
+def _adapted(task: int | None, scale: float, names: Iterable[str]) -> Mapping[str, Recipe]:
+    """Make each matrix of its parts: itself, and the two matrices of all adapters."""
+    found: dict[str, Recipe] = {}
+    for name in names:
+        if name.endswith(ORIGINAL):
+            prefix = name.removesuffix(ORIGINAL)
+            parts = name, *(f"{prefix}.parametrizations.weight.0.lora_{part}" for part in "AB")
+            found[f"{prefix}.weight"] = parts, partial(_sum, task, scale)
+    return found
+
+
+def _sum(task: int | None, scale: float, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Add an adapter to a matrix; of a table the two matrices change places."""
+    if task is None:
+        return weight
+    a, b = a[task].float(), b[task].float()
+    change = b @ a if len(b) == len(weight) else a @ b
+    return (weight.float() + scale * change).to(weight.dtype)
 
 
 def build_new(config: ModelConfig, ctx: BuildContext) -> Encoder:

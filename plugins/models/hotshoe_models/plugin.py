@@ -330,6 +330,8 @@ _OTHERS = {
     "Gemma3TextModel": "hotshoe_models.gemma_encoder:build",
     "HF_ColBERT": "hotshoe_models.bert:build_colbert",
     "MT5EncoderModel": "hotshoe_models.t5:build_mt5",
+    "NeoBERT": "hotshoe_models.neobert:build",
+    "NeoBERTLMHead": "hotshoe_models.neobert:build",
     "T5EncoderModel": "hotshoe_models.t5:build",
 }
 ARCHITECTURES |= _OTHERS
@@ -350,7 +352,9 @@ LENGTHS = {
         "Llama4": 131072,
     }.items()
     for use in ("CausalLM", "ConditionalGeneration")
-} | dict.fromkeys(("MT5EncoderModel", "T5EncoderModel"), 512)
+}
+LENGTHS |= dict.fromkeys(("MT5EncoderModel", "T5EncoderModel"), 512)
+LENGTHS |= dict.fromkeys(("NeoBERT", "NeoBERTLMHead"), 4096)
 
 #: Kinds of files that hold or describe a whole model, by the ending of their names.
 FILES = {

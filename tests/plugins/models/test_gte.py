@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, states
 from tests.plugins.models.test_encoder import ATOL, logits, made
 
@@ -47,6 +48,66 @@ def test_a_stretched_rotation(tmp_path) -> None:
     found = torch.tensor(_rotation(config, Context, 1.0, 8.0).inv_freq)
     pairs = torch.arange(8)
     torch.testing.assert_close(found, (500.0 * 8) ** (-pairs / 8) / 8 ** (1 / 8))
+
+
+TASKS = ["retrieval.query", "separation"]
+
+
+def publish_jina(path):
+    """Save Jina 3 as published, with adapters beside each matrix; return the matrices of a task."""
+    tensors, found = load_file(path / "model.safetensors"), {}
+    adapted = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() < 2:
+            found[name] = adapted[name] = tensor
+            continue
+        prefix = f"{name.removesuffix('.weight')}.parametrizations.weight"
+        rows, columns = tensor.shape
+        table = "_embeddings" in name
+        a = torch.randn(len(TASKS), *((rows, 4) if table else (4, columns)))
+        b = torch.randn(len(TASKS), *((4, columns) if table else (rows, 4)))
+        found[f"{prefix}.original"] = tensor
+        found[f"{prefix}.0.lora_A"], found[f"{prefix}.0.lora_B"] = 0.1 * a, b
+        change = a[1] @ b[1] if table else b[1] @ a[1]
+        adapted[name] = tensor + 0.1 * 2.0 / 4 * change
+    save_file(found, path / "model.safetensors")
+    config = json.loads((path / "config.json").read_text())
+    theta = config.pop("rope_parameters")["rope_theta"]
+    config |= {
+        "architectures": ["XLMRobertaModel"],
+        "position_embedding_type": "rotary",
+        "rotary_emb_base": theta,
+        "max_position_embeddings": config["max_position_embeddings"] + 2,
+        "lora_adaptations": TASKS,
+        "lora_alpha": 2,
+        "lora_rank": 4,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return adapted
+
+
+@pytest.mark.parametrize("task", [None, "separation"])
+def test_an_adapter_of_jina_is_chosen_at_start(tmp_path, task) -> None:
+    model = made(tmp_path, "JinaEmbeddingsV3")
+    adapted = publish_jina(tmp_path)
+    if task is not None:
+        plain = tmp_path / "adapted"
+        plain.mkdir()
+        save_file(adapted, plain / "model.safetensors")
+        model.config.save_pretrained(plain)
+        model = type(model).from_pretrained(plain).eval()
+    with LLM(str(tmp_path), pooling="mean", hf_overrides={"lora_task": task}, **OPTIONS) as llm:
+        found = llm.embed([TokensPrompt(p) for p in PROMPTS], PoolingParams(normalize=False))
+    for prompt, output in zip(PROMPTS, found, strict=True):
+        with torch.inference_mode():
+            close(output.embedding, states(model, prompt).mean(0), ATOL)
+
+
+def test_an_unknown_task_of_jina_is_named(tmp_path) -> None:
+    made(tmp_path, "JinaEmbeddingsV3")
+    publish_jina(tmp_path)
+    with pytest.raises(CheckpointError, match=r"lora_task is 'rhyme'.*retrieval.query, separation"):
+        LLM(str(tmp_path), pooling="mean", hf_overrides={"lora_task": "rhyme"}, **OPTIONS).close()
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,7 @@ def test_every_architecture_is_documented():
     text = DOCS.read_text().partition("## Any other causal architecture")[0]
     documented = set(re.findall(r"`(\w+(?:ForCausalLM|ForConditionalGeneration|Model))`", text))
     others = "MaskedLM|SequenceClassification|TokenClassification"
-    documented |= set(re.findall(rf"`(\w+For(?:{others})|HF_\w+|\w+_V3)`", text))
+    documented |= set(re.findall(rf"`(\w+For(?:{others})|HF_\w+|\w+_V3|NeoBERT\w*)`", text))
     assert documented == set(plugin.ARCHITECTURES)
 
 
