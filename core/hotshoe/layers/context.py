@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
+from hotshoe.errors import ConfigError, SelectionError
 from hotshoe.layers.adapters import AdapterTable
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.layers.experts import Share
@@ -179,8 +179,14 @@ class BuildContext:
 
         Returns:
             The operation, to be loaded and called; None for a block to be composed.
+
+        Raises:
+            SelectionError: Nobody serves it; the message begins with the first name.
         """
-        operation = self.selector.choose(slot, spec)
+        try:
+            operation = self.selector.choose(slot, spec)
+        except SelectionError as error:
+            raise SelectionError(f"{names[0]}: {error}" if names else str(error)) from error
         if self.offload is None:
             return operation
         return self.offload.take(self.selector, slot, spec, names, operation)

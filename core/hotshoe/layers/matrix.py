@@ -28,7 +28,7 @@ from hotshoe.layers.linear_adapters import AdaptedLinear, adapted_linear
 from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
-from hotshoe.slots import LinearOp, LinearSpec, QuantSpec
+from hotshoe.slots import LinearOp, LinearSpec
 from hotshoe.slots.wide_weights import holds_plain
 
 #: Rows that are measured at once: their copy stays in a processor's cache.
@@ -259,14 +259,5 @@ def _turned(sink: Sink) -> Sink:
 
 def form_of(spec: LinearSpec) -> str:
     """Say in which form kernels get a matrix: "bfloat16", "int8 by channel, x in int8 by token"."""
-    weight = spec.dtype if spec.weight is None else _form(spec.weight)
-    return weight if spec.activation is None else f"{weight}, x in {_form(spec.activation)}"
-
-
-def _form(quant: QuantSpec) -> str:
-    size = {
-        "group": f" of {quant.group_size}",
-        "block": " of {}x{}".format(*(quant.block_shape or (0, 0))),
-    }.get(quant.granularity, "")
-    zeros = "" if quant.symmetric else " with zero points"
-    return f"{quant.format} by {quant.granularity}{size}{zeros}"
+    weight = spec.dtype if spec.weight is None else str(spec.weight)
+    return weight if spec.activation is None else f"{weight}, x in {spec.activation}"

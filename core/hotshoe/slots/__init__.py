@@ -66,6 +66,7 @@ from hotshoe.slots.operations import (
     renewed,
 )
 from hotshoe.slots.packed import PackedAttentionOp, PackedAttentionSpec
+from hotshoe.slots.quant_spec import QuantSpec
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import SCALE_BITS, linear_bytes, plain_bytes
@@ -87,7 +88,6 @@ from hotshoe.slots.specs import (
     MlaAttentionSpec,
     MoeSpec,
     NormSpec,
-    QuantSpec,
     RotaryAndCacheSpec,
     RouterSpec,
     SampleSpec,

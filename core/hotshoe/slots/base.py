@@ -23,6 +23,7 @@ from hotshoe.slots.claims import Requires, judged_by_claims
 from hotshoe.slots.contract import shortcoming
 from hotshoe.slots.faults import Built, Owner, Owners
 from hotshoe.slots.results import Result
+from hotshoe.slots.show import in_words
 from hotshoe.slots.sizes import linear_bytes, reference_bytes
 from hotshoe.slots.specs import KVLayout, LinearSpec
 from hotshoe.slots.verdict import REFERENCE, Decision, Verdict, accept, refuse
@@ -435,7 +436,8 @@ class Selector:
             limits = {"--require-native": self._require_native}
             limits |= {"--batch-invariant": self._batch_invariant}
             limit = next((f" that {name} allows" for name, on in limits.items() if on), "")
-            raise SelectionError(_explain_refusals(slot, spec, eligible, forced, limit))
+            where = f"{limit} on {self.judged.platform}" if self._require_native else limit
+            raise SelectionError(_explain_refusals(slot, spec, eligible, forced, where))
         chosen = min(accepted)[1]
         verdict = verdicts[chosen]
         others = tuple(sorted((n, v) for n, v in verdicts.items() if n != chosen))
@@ -478,11 +480,12 @@ def _explain_refusals(
     limit: str,
 ) -> str:
     lead = (
-        f"--kernel {slot}={','.join(forced)} cannot serve {spec}"
+        f"--kernel {slot}={','.join(forced)} cannot serve {in_words(spec)}"
         if forced is not None
-        else f"no candidate of slot {slot}{limit} serves {spec}"
+        else f"no candidate of slot {slot}{limit} serves {in_words(spec)}"
     )
-    return f"{lead}: {_reasons(verdicts) or 'the platform offers none'}"
+    remedy = "; leave the flag out, or use another form or --dtype" if "native" in limit else ""
+    return f"{lead}: {_reasons(verdicts) or 'the platform offers none'}{remedy}"
 
 
 def _reasons(verdicts: Mapping[str, Verdict]) -> str:

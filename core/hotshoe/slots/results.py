@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hotshoe.slots.quant_spec import QuantSpec
 from hotshoe.slots.specs import (
     AddNormSpec,
     AttentionSpec,
@@ -15,7 +16,6 @@ from hotshoe.slots.specs import (
     LinearSpec,
     MlaAttentionSpec,
     NormSpec,
-    QuantSpec,
     SparseMlaSpec,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from hotshoe.slots.specs import LinearSpec
 from hotshoe.slots.verdict import Verdict
 
 #: Characters of a specification with all its records; a longer one is shown without them.
@@ -20,6 +21,14 @@ def short_spec(spec: Any) -> str:
     """Print a specification as `show_spec` does, its records as `(...)` if it were too long."""
     text = show_spec(spec)
     return text if len(text) <= SHORT else _shown(spec, whole=False)
+
+
+def in_words(spec: Any) -> str:
+    """Print a matrix by its form and shape, and other specifications as `short_spec` does."""
+    if not isinstance(spec, LinearSpec):
+        return short_spec(spec)
+    x, weight = spec.activation or spec.dtype, spec.weight or spec.dtype
+    return f"weights in {weight} [{spec.out_features}, {spec.in_features}] with x in {x}"
 
 
 def _shown(spec: Any, whole: bool) -> str:

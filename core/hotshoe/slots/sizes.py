@@ -9,7 +9,8 @@ import math
 from dataclasses import replace
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.specs import LinearSpec, QuantSpec
+from hotshoe.slots.quant_spec import QuantSpec
+from hotshoe.slots.specs import LinearSpec
 
 TYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
 FORMAT_BITS = {"int8": 8, "fp8": 8, "int4": 4, "fp4": 4}

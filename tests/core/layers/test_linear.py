@@ -5,8 +5,10 @@ import random
 import pytest
 import torch
 
-from hotshoe.layers import Linear, Matrix, OnlineFormat, Storage
-from hotshoe.slots import LinearSpec, QuantSpec
+from hotshoe.errors import SelectionError
+from hotshoe.layers import BuildContext, Linear, Matrix, OnlineFormat, Storage
+from hotshoe.slots import SLOTS, Candidate, LinearSpec, QuantSpec, Selector, refuse
+from hotshoe.slots.reference.linear import Linear as Kernel
 
 PARTS = [("q", 6), ("k", 2), ("v", 3)]
 WEIGHT = QuantSpec("int8", "channel", online=True)
@@ -62,3 +64,24 @@ def test_the_method_says_what_is_quantized_and_the_model_what_is_not(ctx):
         LinearSpec(5, 8, "float32"),
         LinearSpec(5, 7, "float32", out_dtype="float16"),
     ]
+
+
+def test_a_form_without_a_kernel_is_refused_in_one_line(ctx):
+    form = QuantSpec("int4", "group", 32, symmetric=False)
+
+    class Packed(OnlineFormat):
+        def storage(self, layer, shape):
+            return Storage(form)
+
+    candidate = Candidate(
+        "linear", "swift", lambda spec, facts: refuse(f"not {spec.weight}"), Kernel
+    )
+    selector = Selector(SLOTS, [candidate], ctx.selector.facts, require_native=True)
+    own = BuildContext(selector, "float32", "float32", 4, 32, format=Packed())
+    said = (
+        r"^a\.down\.weight: no candidate of slot linear that --require-native allows on \w+ "
+        r"serves weights in int4 by group of 32 with zero points \[6, 64\] with x in float32: "
+        r"swift: not int4 by group of 32 with zero points; leave the flag out, or use another form"
+    )
+    with pytest.raises(SelectionError, match=said):
+        Linear(own, Matrix(own, [("a.down", 6)], 64))

@@ -12,6 +12,7 @@ from hotshoe.slots.compressed import CompressedAttentionSpec, CompressSpec
 from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.packed import PackedAttentionSpec
+from hotshoe.slots.quant_spec import QuantSpec
 from hotshoe.slots.specs import (
     AttentionSpec,
     GatedMlpSpec,
@@ -19,7 +20,6 @@ from hotshoe.slots.specs import (
     LinearSpec,
     MlaAttentionSpec,
     MoeSpec,
-    QuantSpec,
     RotaryAndCacheSpec,
     RouterSpec,
     SparseMlaSpec,

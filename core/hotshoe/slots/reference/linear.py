@@ -12,9 +12,10 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import renewed
+from hotshoe.slots.quant_spec import QuantSpec
 from hotshoe.slots.reference import fp4
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.specs import LinearSpec, QuantSpec
+from hotshoe.slots.specs import LinearSpec
 
 #: Storage type and largest magnitude by format. fp8 is the OCP type, whatever a device multiplies.
 #: Source: OCP 8-bit Floating Point Specification 1.0.

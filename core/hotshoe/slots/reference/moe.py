@@ -14,10 +14,11 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.mixture import Placement, ProductChange
 from hotshoe.slots.operations import LinearOp
+from hotshoe.slots.quant_spec import QuantSpec
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 from hotshoe.slots.reference.linear import Linear, common_scale, rounded
 from hotshoe.slots.reference.router import placed, route
-from hotshoe.slots.specs import LinearSpec, MoeSpec, QuantSpec
+from hotshoe.slots.specs import LinearSpec, MoeSpec
 
 #: Maps [n, in_features] to [n, out_features].
 Product: TypeAlias = Callable[[Tensor], Tensor]

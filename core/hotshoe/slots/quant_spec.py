@@ -1,0 +1,43 @@
+"""The specification of how numbers are quantized, and its form in words. Free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe.slots.versions import since
+
+
+@dataclass(frozen=True, slots=True)
+class QuantSpec:
+    """How one operand of a matrix product is stored.
+
+    Attributes:
+        format: "int8", "int4", "fp8_e4m3", "fp4_e2m1" (given as twice the number, int8; scales
+            are powers of two, or, in groups of 16, multiples of `weight_global_scale`), ...
+        granularity: What shares a scale: "tensor", "channel" (an output row), "token" (an
+            activation row), "group" (group_size along the input), "block" (block_shape).
+        symmetric: False when zero points are stored.
+        dynamic: Scales are computed from each activation.
+        online: The checkpoint is not quantized; the weight is quantized while loading.
+        packing: Name of the checkpoint's bit packing; "" for one element per storage element.
+        permuted: The columns of a weight come in another order than x's, which is stored with it.
+    """
+
+    format: str
+    granularity: str
+    group_size: int | None = None
+    block_shape: tuple[int, int] | None = None
+    symmetric: bool = True
+    dynamic: bool = False
+    online: bool = False
+    packing: str = ""
+    permuted: bool = since(2, False)
+
+    def __str__(self) -> str:
+        """Return the form in words: "int8 by channel", "int4 by group of 32 with zero points"."""
+        size = {
+            "group": f" of {self.group_size}",
+            "block": " of {}x{}".format(*(self.block_shape or (0, 0))),
+        }.get(self.granularity, "")
+        zeros = "" if self.symmetric else " with zero points"
+        return f"{self.format} by {self.granularity}{size}{zeros}"
