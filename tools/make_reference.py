@@ -580,7 +580,12 @@ def _default(field: Any) -> Any:
 
 def _type(hint: Any) -> str:
     text = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
-    for prefix in ("typing.", "collections.abc.", "hotshoe.slots.specs.", "hotshoe.slots.quant_spec."):
+    for prefix in (
+        "typing.",
+        "collections.abc.",
+        "hotshoe.slots.specs.",
+        "hotshoe.slots.quant_spec.",
+    ):
         text = text.replace(prefix, "")
     return text
 
