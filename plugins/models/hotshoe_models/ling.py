@@ -13,8 +13,7 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models import sarvam
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.llama import SHAPE
-from hotshoe_models.mixtures import mixture, scored, with_expert_defaults, with_experts
-from hotshoe_models.published import respelled
+from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.spec import WeightNames
 from hotshoe_models.values import count, decoder_spec, flag, layer_specs, refuse
 
@@ -51,7 +50,6 @@ NAMES = WeightNames(qkv=("self_attn.query_key_value",))
 def build_deepseek(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build DeepseekForCausalLM."""
     config = with_expert_defaults(config, DEEPSEEK_DEFAULTS)
-    scored(config, "softmax")
     bias = flag(config, "attention_bias")
     return _decoder(config, ctx, "n_routed_experts", "n_shared_experts", qkv_bias=bias, o_bias=bias)
 
@@ -69,7 +67,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 def build_v2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build BailingMoeV2ForCausalLM."""
-    config = respelled(config, {"score_function": "scoring_func"})
     if config.get("moe_router_enable_expert_bias", True) is not True:
         raise refuse(config, "moe_router_enable_expert_bias", "corrects what experts score")
     return sarvam.build(config, ctx)

@@ -65,6 +65,7 @@ ARCHITECTURES = {
     "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",
     "Kolibri1ForCausalLM": "hotshoe_models.kolibri:build",
     "LagunaForCausalLM": "hotshoe_models.laguna:build",
+    "LaraMiniForCausalLM": "hotshoe_models.lara_mini:build",
     "Lfm2ForCausalLM": "hotshoe_models.lfm2:build",
     "Lfm2MoeForCausalLM": "hotshoe_models.lfm2:build_moe",
     "Lfm3ForCausalLM": "hotshoe_models.lfm3:build",

@@ -1025,6 +1025,21 @@ OLMO_DELTA = {**DELTA, "linear_num_value_heads": 4, "linear_value_head_dim": 12}
 VARIANTS += [
     Variant("olmo-hybrid", "OlmoHybrid", OLMO_DELTA, end_to_end=True),
     Variant(
+        "lara-mini",
+        "LaraMini",
+        {
+            **EXPERTS,
+            **DELTA,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 40,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "layer_types": ["linear_attention", "sliding_attention", "full_attention"],
+            **UNTIED,
+        },
+        end_to_end=True,
+    ),
+    Variant(
         "olmo-hybrid-published",
         "OlmoHybrid",
         {
