@@ -104,17 +104,19 @@ def test_a_cache_too_small_for_one_request_is_refused_with_the_remedy() -> None:
         plan_cache(CONFIG, WorkerInfo(1, 100, 0, "half of what is free"))
 
 
-@pytest.mark.parametrize(("free", "has"), [(None, "1024 MiB in all"), (700 << 20, "700 MiB free")])
+@pytest.mark.parametrize(
+    ("asked", "has"), [(1 << 40, "1,024 MiB in all"), (1 << 30, "700 MiB free")]
+)
 def test_a_cache_larger_than_the_device_is_refused(
-    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch, free: int | None, has: str
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch, asked: int, has: str
 ) -> None:
     info = NullWorker(1).load()
-    monkeypatch.setattr(NullWorker, "load", lambda worker: replace(info, free_bytes=free))
+    monkeypatch.setattr(NullWorker, "load", lambda worker: replace(info, free_bytes=700 << 20))
     with pytest.raises(MemoryLimitError, match=f"nothing has {has}; lower"):
         core(
             model_dir,
             plugins,
-            kv_cache_memory_bytes=1 << 40,
+            kv_cache_memory_bytes=asked,
             max_num_seqs=1 << 15,
             max_num_batched_tokens=1 << 15,
             block_size=1,
