@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn
 
 from hotshoe.errors import CheckpointError
+from hotshoe_quantization.patterns import matches
 
 
 class Values:
@@ -115,11 +116,12 @@ def searches(
     """Tell whether a regular expression means some part of a layer's name, or its beginning.
 
     Raises:
-        CheckpointError: It is malformed.
+        CheckpointError: It is malformed, or may take very long.
     """
     try:
-        return how(pattern, layer) is not None
-    except re.error as error:
-        raise CheckpointError(
-            f"config.json: {where} holds the malformed regular expression {pattern!r}: {error}"
-        ) from None
+        return matches(pattern, layer, how)
+    except (re.error, OverflowError, RecursionError) as error:
+        why = f"the malformed regular expression {pattern!r:.200}: {error}"
+    except ValueError as error:
+        why = f"the regular expression {pattern!r:.200}, which {error}; write a simpler one"
+    raise CheckpointError(f"config.json: {where} holds {why}")
