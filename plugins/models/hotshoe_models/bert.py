@@ -6,6 +6,7 @@ of transformers' BertConfig.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from hotshoe.models.modules import LINEAR
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe_models.encoder import Encoder
 from hotshoe_models.encoder_spec import EncoderLayer, EncoderNames, EncoderSpec
+from hotshoe_models.remade import Recipe, remake
 from hotshoe_models.values import (
     PLAIN_ACTIVATIONS,
     activation,
@@ -46,6 +48,9 @@ DEFAULTS = {
 ROBERTA = {"vocab_size": 50265, "pad_token_id": 1}
 #: Where ELECTRA's differ.
 ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+#: Of RoBERTa's likes.
+PREFIXES = r"(roberta|data2vec_text)\."
+TASK_TYPES = "task_type_embeddings.weight"
 #: Positions that RoBERTa's tokens do not have.
 OFFSET = 2
 #: Heads for words, and what models of vectors alone do not use.
@@ -87,7 +92,7 @@ def build_roberta(config: ModelConfig, ctx: BuildContext) -> Encoder:
     if config.get("position_embedding_type") == "rotary":
         builder = resolve_lazy("hotshoe_models.gte:build_published_jina")
         return cast("Encoder", builder(config, ctx))
-    return Encoder(bert_spec(_roberta(config), ctx, r"roberta\.", position_offset=OFFSET), ctx)
+    return Encoder(bert_spec(_roberta(config), ctx, PREFIXES, position_offset=OFFSET), ctx)
 
 
 def _roberta(config: ModelConfig) -> ModelConfig:
@@ -106,6 +111,26 @@ def build_xlm_roberta_xl(config: ModelConfig, ctx: BuildContext) -> Encoder:
     """Build XLMRobertaXLModel: norms come first."""
     spec = bert_spec(_roberta(config), ctx, "", position_offset=OFFSET)
     return Encoder(replace(spec, names=XL_NAMES, norms_first=True), ctx)
+
+
+def build_ernie(config: ModelConfig, ctx: BuildContext) -> Encoder:
+    """Build ErnieModel. Where there are types of tasks, every token has the first of them."""
+    config = with_defaults(config, DEFAULTS)
+    if config.get("use_task_id") is True:
+        remake(ctx, _with_task)
+    return Encoder(bert_spec(config, ctx, r"ernie\."), ctx)
+
+
+def _with_task(names: Iterable[str]) -> Mapping[str, Recipe]:
+    """Add the first type of tasks to each type of tokens."""
+    found = [name for name in names if name.endswith(TASK_TYPES)]
+    return {
+        (types := f"{name.removesuffix(TASK_TYPES)}token_type_embeddings.weight"): (
+            (types, name),
+            lambda rows, tasks: rows + tasks[:1],
+        )
+        for name in found
+    }
 
 
 def build_electra(config: ModelConfig, ctx: BuildContext) -> Encoder:

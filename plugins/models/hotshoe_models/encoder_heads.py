@@ -62,7 +62,7 @@ NAMES = {
     "RobertaModel": HeadNames("classifier.dense", "classifier.out_proj", "tanh"),
 }
 AS_ROBERTA = (
-    *("CamembertModel", "JinaEmbeddingsV3Model", "MPNetModel"),
+    *("CamembertModel", "Data2VecTextModel", "JinaEmbeddingsV3Model", "MPNetModel"),
     *("XLMRobertaModel", "XLMRobertaXLModel"),
 )
 

@@ -302,9 +302,11 @@ ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
 _ENCODERS = {
     "Bert": ("bert:build", 0),
     "Camembert": ("bert:build_roberta", 2),
+    "Data2VecText": ("bert:build_roberta", 2),
     "DebertaV2": ("deberta:build", 0),
     "DistilBert": ("distilbert:build", 0),
     "Electra": ("bert:build_electra", 0),
+    "Ernie": ("bert:build_ernie", 0),
     "Gte": ("gte:build", 0),
     "JinaBert": ("jina_bert:build", 0),
     "JinaEmbeddingsV3": ("gte:build_jina", 0),
