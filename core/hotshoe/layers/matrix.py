@@ -33,6 +33,8 @@ from hotshoe.slots.wide_weights import holds_plain
 
 #: Rows that are measured at once: their copy stays in a processor's cache.
 ROWS = 256
+#: Why matrices that some kernel would take packed are plain numbers.
+MIXED = "as those multiplied together with it are stored in another form"
 Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
 
 
@@ -68,6 +70,8 @@ class Matrix:
     ) -> None:
         self._format, stored = stored_alike(ctx.format if quantize else PLAIN, parts, in_features)
         self._parts, self._in_features, self._bias = parts, in_features, bias
+        asked = ctx.format.storage if quantize and stored is None else None
+        self._mixed = asked is not None and any(asked(n, (rows, in_features)) for n, rows in parts)
         self._transposed = transposed
         self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
         self._adds = inputs is not None and ctx.communicator is not None
@@ -145,7 +149,8 @@ class Matrix:
         if holds_plain(ctx.selector.decisions[slot, asked]):
             spec = replace(spec, weight=None)
         size = nbytes / max(spec.in_features * spec.out_features, 1)
-        return replace(ctx.holder(slot, asked, form_of(spec), operation), weight_bytes=size)
+        form = form_of(spec) + (f" ({MIXED})" if self._mixed else "")
+        return replace(ctx.holder(slot, asked, form, operation), weight_bytes=size)
 
     def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:
         """Ask for the checkpoint's tensors; once all are here, `load` gets this rank's part.
