@@ -22,6 +22,7 @@ from hotshoe.layers import BuildContext, Embedding, ForwardBatch, Logits
 from hotshoe.layers.attention import Attention
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.models import ModelConfig
+from hotshoe.slots import renewed
 from hotshoe_models.decoder import DenseDecoder, build_rotaries
 from hotshoe_models.gemma4 import DEFAULTS, UNIFIED_DEFAULTS, described, kinds
 from hotshoe_models.gemma4_layers import Gemma4Decoder, Gemma4Layer
@@ -108,6 +109,7 @@ class ChosenGuesses:
         self._groups = linear(ctx, "masked_embedding.centroids", groups, spec.hidden_size)
         self._shape, self._chosen, self._place = (groups, -1), chosen, ctx.device
         self._tokens = torch.empty(0)
+        ctx.weight_bytes.append(lambda: self._tokens.nbytes)
         order = "masked_embedding.token_ordering"
         ctx.weights.expect(order, (spec.vocab_size,), self._take, INTEGERS)
 
@@ -117,7 +119,8 @@ class ChosenGuesses:
                 f"masked_embedding.token_ordering names tokens from {order.min()} to "
                 f"{order.max()}, but token ids lie below {len(order)}"
             )
-        self._tokens = order.to(self._place, torch.int64).view(self._shape)
+        tokens = order.to(self._place, torch.int64, copy=True).view(self._shape)
+        self._tokens = renewed(self._tokens, tokens)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Return tokens [n] for hidden [n, hidden_size]."""

@@ -183,6 +183,17 @@ def test_drafts_are_those_of_transformers(name, pairs, monkeypatch):
     assert sum(gap <= 1e-4 for gap in gaps) >= 0.9 * len(gaps), gaps  # choices may be near ties
 
 
+@pytest.mark.slow  # two processes
+def test_ranks_divide_it(pairs):
+    pair, found = pairs("more-heads"), []
+    prompts = [TokensPrompt(draw(n)) for n in (2, 17, 30)]
+    for more in ({}, {"tensor_parallel_size": 2, "speculative_config": pair.options}):
+        with LLM(str(pair.paths[0]), **OPTIONS, **more) as llm:
+            found.append([r.outputs[0].token_ids for r in llm.generate(prompts, PARAMS)])
+            stats = llm.stats()
+    assert found[0] == found[1] and stats.num_draft_tokens > 0
+
+
 def changed(pair: Pair, path: Path, **values) -> dict[str, object]:
     """Describe an assistant otherwise; return the options that name it."""
     path = path / "changed"
