@@ -32,7 +32,11 @@ LENGTHS = (
 )
 #: No size of a model that exists comes near; larger ones would take minutes to be found too large.
 MAX_SIZE = 2**24
-_MOST = {"num_hidden_layers": 1000}
+_MOST = {
+    **dict.fromkeys(("num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers"), 1000),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 2**14),
+    **dict.fromkeys(("moe_num_experts", "zero_expert_num", "num_attention_heads"), 2**14),
+}
 #: Types that weights are stored in; not every one can be computed in.
 WEIGHT_TYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 #: Types of rotary scaling that reach `factor` times beyond a length, and the key of that length.

@@ -83,7 +83,7 @@ def count(config: ModelConfig, name: str) -> int:
     value = config.require(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise refuse(config, name, "needs an integer of at least 0")
-    return value
+    return value and config.size(name)  # which bounds it
 
 
 def activation(config: ModelConfig, name: str, known: Mapping[str, str] = ACTIVATIONS) -> str:

@@ -40,6 +40,8 @@ def test_published_parameters(build_family, family):
 BAD = [
     ("Qwen3Moe", {**COUNT, "num_experts_per_tok": 5}, "num_experts_per_tok is 5.*has 4 experts"),
     ("Qwen3Moe", {**COUNT, "num_experts": 0}, "num_experts must be a positive integer"),
+    ("Qwen3Moe", {**COUNT, "num_experts": 2**22}, "num_experts must be at most 16384"),
+    ("HYV3", {"num_nextn_predict_layers": 2**40}, "num_nextn_predict_layers must be at most"),
     ("Qwen3Moe", {**COUNT, "mlp_only_layers": ["1"]}, "mlp_only_layers.*list of layer indices"),
     ("Qwen2Moe", {**COUNT, "decoder_sparse_step": 0}, "decoder_sparse_step"),
     ("Qwen2Moe", {**COUNT, "norm_topk_prob": "yes"}, "norm_topk_prob"),
