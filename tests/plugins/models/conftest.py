@@ -2561,6 +2561,7 @@ VARIANTS += [
         "persimmon", "Persimmon", {"num_key_value_heads": 4}, end_to_end=True, impl="transformers"
     ),
     Variant("olmo", "Olmo", {"clip_qkv": 2.0, **TIED}, end_to_end=True, impl="transformers"),
+    Variant("transformers-opt", "OPT", {"ffn_dim": 96}, impl="transformers"),
     Variant("transformers-phi", "Phi", TIED, impl="transformers"),  # a bias of a tied matrix
 ]
 #: On which platforms engines run. With references an engine differs by the kinds of its caches

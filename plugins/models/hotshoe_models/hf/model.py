@@ -177,6 +177,11 @@ class _Given(nn.Module):
     def forward(self, *unused: None, inputs_embeds: Tensor, **options: Any) -> Any:
         return self._kind(last_hidden_state=inputs_embeds)
 
+    @property
+    def decoder(self) -> _Given:
+        """What OPT's head calls in the model's place."""
+        return self
+
 
 def _build(
     kind: type[PreTrainedModel], described: PreTrainedConfig, dtype: torch.dtype
