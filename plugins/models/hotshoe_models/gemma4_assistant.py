@@ -161,9 +161,9 @@ def build(
     own = with_defaults(target, DEFAULTS)
     found = kinds(own)[: -count(own, "num_kv_shared_layers") or None]
     last = {PLACES[kind]: i for i, kind in enumerate(found)}
+    if missing := sorted(set(kinds(config)) - set(found)):
+        raise ConfigError(f"the model has no layers of {', '.join(missing)} that it could read")
     wanted = [PLACES[kind] for kind in kinds(config)]
-    if missing := set(wanted) - set(last):
-        raise ConfigError(f"the model lacks layers of a kind that the assistant reads: {missing}")
     sources = {place: model.mixers[i] for place, i in last.items() if place in wanted}
     layers = zip(spec.layers, wanted, strict=True)
     spec = replace(spec, layers=tuple(replace(layer, shares=place) for layer, place in layers))

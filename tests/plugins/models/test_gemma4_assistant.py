@@ -225,6 +225,16 @@ def test_what_does_not_fit_is_named(values, error, message, pairs, tmp_path):
         LLM(str(pair.paths[0]), speculative_config=options, **OPTIONS).close()
 
 
+def test_kinds_of_layers_that_the_model_lacks_are_named(pairs, tmp_path):
+    pair = pairs("shared")
+    config = json.loads((pair.paths[0] / "config.json").read_text())
+    changes = {"layer_types": ["full_attention"] * 4, "per_layer_config": None}
+    (tmp_path / "config.json").write_text(json.dumps(config | changes | {"head_dim": 32}))
+    options = {**OPTIONS, "load_format": "dummy", "speculative_config": pair.options}
+    with pytest.raises(ConfigError, match="no layers of sliding_attention that it could read"):
+        LLM(str(tmp_path), **options).close()
+
+
 def test_another_model_is_refused(pairs):
     with pytest.raises(ConfigError, match="makes no drafts for Qwen3ForCausalLM"):
         LLM("demo", platform="cpu", speculative_config=pairs("shared").options).close()
