@@ -252,7 +252,7 @@ def _scales(name: str, held: Mapping[str, Tensor], state: _State, count: int) ->
             f"{name}.absmax says that scales are plain; fetch the checkpoint again"
         )
     wide = held["nested_absmax"].flatten()
-    _check_size(f"{name}.nested_absmax", wide, -(-count // state.nested_size))
+    _check_floats(f"{name}.nested_absmax", wide, -(-count // state.nested_size))
     [wide] = finite(name, "nested_absmax", [wide])
     numbers = _table(f"{name}.nested_quant_map", held["nested_quant_map"], 256)[absmax.int()]
     each = min(state.nested_size, count)  # whatever it says, no more than there are
@@ -261,9 +261,22 @@ def _scales(name: str, held: Mapping[str, Tensor], state: _State, count: int) ->
 
 def _table(name: str, table: Tensor, count: int) -> Tensor:
     """Return the numbers that codes stand for."""
-    _check_size(name, table, count)
+    _check_floats(name, table, count)
     layer, _, last = name.rpartition(".")
     return finite(layer, last, [table.flatten()])[0]
+
+
+def _check_floats(name: str, tensor: Tensor, count: int) -> None:
+    """Refuse a tensor of another size, or of integers.
+
+    Raises:
+        CheckpointError: It is one.
+    """
+    _check_size(name, tensor, count)
+    if tensor.dtype not in FLOATS:
+        raise CheckpointError(
+            f"{name} is of type {tensor.dtype}, not of floats; fetch or export the checkpoint again"
+        )
 
 
 def _check_size(name: str, tensor: Tensor, count: int) -> None:

@@ -246,7 +246,9 @@ def columns_in_order(scheme: Callable[[str], Scheme | None]) -> Needless:
 
 
 def _in_order(groups: Tensor) -> bool:
-    """Tell whether columns lie group by group."""
+    """Tell whether columns lie group by group; numbers of other than integers say nothing."""
+    if groups.dtype not in (torch.int32, torch.int64) or groups.dim() != 1:
+        return False
     size = max(int((groups == 0).sum()), 1)
     return torch.equal(groups, torch.arange(len(groups), dtype=groups.dtype) // size)
 

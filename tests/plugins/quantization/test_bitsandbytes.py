@@ -107,6 +107,16 @@ NAN = torch.full((15,), torch.nan)
 BAD = [
     (None, put("a.weight", None), r"lacks a\.weight, but has its scales"),
     (None, put("a.weight.absmax", None), r"lacks a\.weight\.absmax"),
+    (
+        None,
+        put("a.weight.quant_map", torch.ones(16).long()),
+        "quant_map is of type torch.int64, no",
+    ),
+    (
+        4,
+        put("a.weight.nested_quant_map", torch.ones(256).int()),
+        "nested_quant_map is of type torch",
+    ),
     (None, put("a.weight.quant_map", None), r"lacks a\.weight\.quant_map"),
     (None, put(STATE, None), r"lacks a\.weight\.quant_state\.bitsandbytes__nf4"),
     (None, put(STATE, torch.zeros(5000).byte()), "bytes of a short JSON object"),

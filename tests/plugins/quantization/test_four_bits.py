@@ -7,6 +7,7 @@ from tests.plugins.quantization.writers import gptq
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share
+from hotshoe.loader.sources import Stream
 from hotshoe_quantization import four_bits
 from hotshoe_quantization.values import Values
 
@@ -38,3 +39,12 @@ def test_zero_points_of_zero(bits: int, version: int) -> None:
     assert zero.min() == -(1 << (bits - 1)) and zero.max() == (1 << (bits - 1)) - 1
     steps = values.int().unflatten(1, (-1, 32)) - zero[..., None]
     torch.testing.assert_close((steps * scale[..., None]).flatten(1), dense)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32])
+def test_groups_of_columns_are_integers(kind: torch.dtype) -> None:
+    held = four_bits.read_gptq(GPTQ)
+    groups = torch.arange(64) // 32
+    assert list(held.decode(Stream([("a.g_idx", groups)])).names()) == []
+    with pytest.raises(CheckpointError, match=r"a\.g_idx has columns out of order"):
+        held.decode(Stream([("a.g_idx", groups.to(kind))]))
