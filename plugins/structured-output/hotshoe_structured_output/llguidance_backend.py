@@ -99,14 +99,20 @@ def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
 
 
 class _Tokens:
-    """What the library asks of a tokenizer. It never has to tokenize."""
+    """What the library asks of a tokenizer. It never has to tokenize.
+
+    The library needs a token that ends a text. A model without one gets one behind its own.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         names = {i: text.encode() for text, i in vocabulary.special.items()}
         self.tokens = [names.get(i, token) for i, token in enumerate(vocabulary.tokens)]
-        self.special_token_ids = sorted({*names, *vocabulary.ending_ids})
+        endings = vocabulary.ending_ids or (len(self.tokens),)
+        if not vocabulary.ending_ids:
+            self.tokens.append(b"<end>")
+        self.special_token_ids = sorted({*names, *endings})
         self.bos_token_id = None
-        self.eos_token_id = vocabulary.ending_ids[0] if vocabulary.ending_ids else 0
+        self.eos_token_id = endings[0]
 
     def __call__(self, text: bytes) -> list[int]:
         return []
@@ -141,9 +147,11 @@ class LLGuidanceCompiler:
         self._wrap = TokenizerWrapper
         self._library = llguidance
         self._special = vocabulary.special
+        wrapped = _Tokens(vocabulary)
+        self._num_tokens, self._is_endless = len(vocabulary.tokens), not vocabulary.ending_ids
         self._tokenizer = llguidance.LLTokenizer(
-            TokenizerWrapper(_Tokens(vocabulary)),
-            n_vocab=len(vocabulary.tokens),
+            TokenizerWrapper(wrapped),
+            n_vocab=len(wrapped.tokens),
             eos_token=list(vocabulary.ending_ids) or None,
         )
         self._limits = {
@@ -185,6 +193,21 @@ class LLGuidanceCompiler:
         return Judge(schema, compile_test)
 
     def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
+        if self._is_endless:
+            self._fill_endless(matchers, masks)
+        else:
+            self._fill(matchers, masks)
+
+    def _fill_endless(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
+        """Leave out the token behind the model's own, for which masks may have no word."""
+        import numpy as np  # no library loads before a grammar is compiled
+
+        wide = np.zeros((len(masks), self._num_tokens // 32 + 1), np.int32)
+        self._fill(matchers, wide)
+        wide.view(np.uint32)[:, -1] &= ~np.uint32(1 << self._num_tokens % 32)
+        masks[:] = wide[:, : masks.shape[1]]
+
+    def _fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
         inner = [(m.inner, i) for i, m in enumerate(matchers) if isinstance(m, LLGuidanceMatcher)]
         assert len(inner) == len(matchers) and masks.flags.c_contiguous
         start, size = masks.ctypes.data, masks.shape[1] * masks.itemsize

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hotshoe.errors import RequestError
+from hotshoe.grammar import Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.llguidance_backend import (
     BASE_BYTES,
@@ -118,3 +119,22 @@ def test_masks_are_the_same_with_and_without_threads(
         compiler.fill(matchers, masks[-1])
     assert masks[0].any(axis=1).all()
     assert np.array_equal(*masks)
+
+
+@pytest.mark.parametrize("num_tokens", [31, 32])
+def test_a_model_without_a_token_that_ends_a_text(num_tokens: int) -> None:
+    """Its first token was taken for one, and went on behind a finished text."""
+    tokens = (b"!", *(bytes([97 + i % 26]) for i in range(num_tokens - 1)))
+    compiler = LLGuidance().open(Vocabulary(tokens, {}, ()))
+    matcher = compiler.compile(GrammarSpec.regex("!a?")).matcher()
+    masks = np.zeros((1, 1), np.int32)
+    compiler.fill([matcher], masks)
+    assert masks[0, 0] == 1
+    assert matcher.accept(0)
+    compiler.fill([matcher], masks)
+    assert masks[0, 0] == (1 << 1) | (1 << 27)
+    assert matcher.may_end()
+    assert matcher.accept(1)
+    compiler.fill([matcher], masks)
+    assert masks[0, 0] == 0
+    assert matcher.may_end()
