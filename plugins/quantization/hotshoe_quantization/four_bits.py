@@ -192,6 +192,7 @@ def read_gptq(config: Mapping[str, Any]) -> StoredFormat:
     """
     values = Values(config)
     version = values.one_of(("gptq", "gptq_v2"), "checkpoint_format", default="gptq")
+    values.one_of((False,), "is_marlin_format", default=False)  # packed for one kernel
     offset = int(version == "gptq")
     scheme = gptq(values, offset)
     kept = () if values.flag("lm_head", default=False) else ("lm_head",)

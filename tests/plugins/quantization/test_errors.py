@@ -47,6 +47,7 @@ BAD = [
     (four_bits.read_gptq, GPTQ | {"dynamic": ["x"]}, "dynamic must be an object, not"),
     (four_bits.read_gptq, GPTQ | {"dynamic": {"x": 4}}, "dynamic.x must be an object, not 4"),
     (four_bits.read_gptq, GPTQ | {"dynamic": {"x": {"bits": 5}}}, "dynamic.x.bits is read as"),
+    (four_bits.read_gptq, GPTQ | {"is_marlin_format": True}, "is_marlin_format is read as False"),
     (four_bits.read_gptq, GPTQ | {INSIDE: "q_proj"}, "must be a list of lists of names, not 'q_pr"),
     (four_bits.read_gptq, GPTQ | {INSIDE: []}, "must be a list of lists of names"),
     (four_bits.read_gptq, GPTQ | {INSIDE: [["q_proj", 3]]}, "must be a list of lists of names"),
