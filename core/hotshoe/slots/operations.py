@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from hotshoe.slots.step import CacheView, StepShape
 
-#: Quantized activations: values [num_tokens, size], and scales [num_tokens] float32. A row that
-#: holds NaN has NaN for its scale, as no integer is NaN.
+#: Quantized activations: values [num_tokens, size], and float32 scales [num_tokens], or
+#: [num_tokens, groups] of any strides. What holds NaN has NaN for its scale, as no integer is NaN.
 Quantized: TypeAlias = "tuple[Tensor, Tensor]"
 #: Ends a piece of a recording, has the host call the argument there, and begins the next piece.
 Between: TypeAlias = Callable[[Callable[[], None]], None]

@@ -81,4 +81,5 @@ def _rows(rows: int, size: int, dtype: str, quant: QuantSpec | None) -> tuple[Re
     if quant is None:
         return (Result((rows, size), dtype),)
     values = Result((rows, size), _STORED.get(quant.format, ""))
-    return (values, Result((rows,), "float32"))
+    scales = (rows, -(-size // quant.group_size)) if quant.group_size else (rows,)
+    return (values, Result(scales, "float32"))

@@ -157,10 +157,10 @@ class LinearSpec:
 
     @property
     def row_quant(self) -> QuantSpec | None:
-        """How x may come quantized: with a scale per token, computed as it comes; else None."""
-        permuted = self.weight is not None and self.weight.permuted
-        by_token = self.activation is not None and self.activation.granularity == "token"
-        return self.activation if by_token and not permuted else None
+        """How x may come quantized: by token or its groups, in 8 bits, as it comes; else None."""
+        given, permuted = self.activation, self.weight is not None and self.weight.permuted
+        given = None if given and (permuted or given.format == "fp4_e2m1") else given
+        return given if given and given.granularity in ("token", "group") else None
 
 
 @dataclass(frozen=True, slots=True)

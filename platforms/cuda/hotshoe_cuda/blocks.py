@@ -73,8 +73,7 @@ class Linear(blocks.Linear):
         (self._streams if config.kernel == "streamed_blocks" else self._configs)[block] = config
 
     def __call__(self, x: Tensor | Quantized) -> Tensor:
-        assert isinstance(x, Tensor)
-        rows = len(x)
+        rows = len(x if isinstance(x, Tensor) else x[0])
         if rows <= TILES[-1] or self._height != blocks.HEIGHT or not self._fits:
             return super().__call__(x)
         values, scale = self._quantized(x, -(-rows // SCALES) * SCALES)

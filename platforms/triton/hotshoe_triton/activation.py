@@ -19,12 +19,13 @@ REGISTERS = 64
 
 def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
     """Judge activation, element type and quantization."""
+    known = quantizes(spec.quant, spec.size, facts)
     return judge(
         facts,
         spec.dtype,
         {
             f"activation {spec.activation} is unknown": spec.activation not in ACTIVATIONS,
-            f"results are not quantized as {spec.quant}": not quantizes(spec.quant, facts),
+            f"results are not quantized as {spec.quant}": not known,
         },
     )
 
@@ -32,7 +33,9 @@ def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
 class GatedActivation:
     """See `hotshoe.slots.GatedActivationOp`."""
 
-    def __init__(self, spec: GatedActivationSpec, facts: DeviceFacts) -> None:
+    def __init__(
+        self, spec: GatedActivationSpec, facts: DeviceFacts, limit: float = 0.0, group: int = 0
+    ) -> None:
         from hotshoe_triton.kernels.activation import gated_activation
 
         self._kernel, self._size = gated_activation, spec.size
@@ -41,16 +44,36 @@ class GatedActivation:
         self._constants = {
             "SIZE": spec.size,
             "ACTIVATION": spec.activation,
+            "LIMIT": limit,
+            "GROUP": group,
             "BLOCK": block,
             "num_warps": max(1, block // 256),
         } | chaining(facts)
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows = x.size(0)
-        out = torch.empty((rows, self._size), dtype=x.dtype, device=x.device)
-        if rows:
-            self._kernel[(rows, self._chunks)](out, x, x.stride(0), **self._constants)
+        out = torch.empty((len(x), self._size), dtype=x.dtype, device=x.device)
+        self._launch(x, out, out)
         return out
+
+    def _launch(self, x: Tensor, out: Tensor, scale: Tensor) -> None:
+        if len(x):
+            self._kernel[(len(x), self._chunks)](out, scale, x, x.stride(0), **self._constants)
+
+
+class GatedActivationGroups(GatedActivation):
+    """The activation with groups of its result quantized; bitwise that, then quantization."""
+
+    def __init__(
+        self, spec: GatedActivationSpec, format: Format, facts: DeviceFacts, group: int
+    ) -> None:
+        super().__init__(spec, facts, format.limit, group)
+        self._format, self._group = format, group
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values [num_tokens, size] and scales; see `Format.empty`."""
+        out, scale = self._format.empty((len(x), self._size), x.device, self._group)
+        self._launch(x, out, scale)
+        return out, scale
 
 
 class GatedActivationQuant:
@@ -76,4 +99,7 @@ def build(spec: GatedActivationSpec, facts: DeviceFacts) -> GatedActivationOp:
     """Build the activation that a specification asks for."""
     if spec.quant is None:
         return GatedActivation(spec, facts)
-    return GatedActivationQuant(spec, format_of(spec.quant.format, facts), facts)
+    stored = format_of(spec.quant.format, facts)
+    if spec.quant.group_size:
+        return GatedActivationGroups(spec, stored, facts, spec.quant.group_size)
+    return GatedActivationQuant(spec, stored, facts)

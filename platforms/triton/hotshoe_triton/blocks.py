@@ -48,6 +48,8 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 class Linear:
     """See `hotshoe.slots.LinearOp`."""
 
+    takes_quantized = True
+
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels import blocks
 
@@ -95,26 +97,34 @@ class Linear:
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     def __call__(self, x: Tensor | Quantized) -> Tensor:
-        assert isinstance(x, Tensor)
-        y = torch.empty((len(x), self._n), dtype=self._y_dtype, device=x.device)
-        if len(x):
-            self._multiply(y, *self._quantized(x))
+        values, scale = self._quantized(x)
+        y = torch.empty((len(values), self._n), dtype=self._y_dtype, device=values.device)
+        if len(y):
+            self._multiply(y, values, scale)
         return y
 
-    def _quantized(self, x: Tensor, rows: int = 0) -> tuple[Tensor, Tensor]:
+    def _quantized(self, x: Tensor | Quantized, rows: int = 0) -> tuple[Tensor, Tensor]:
         """Return values [rows, in_features] and scales [blocks, rows] of x.
 
         Args:
-            x: [num_tokens, in_features].
-            rows: At least num_tokens, others are not written; 0 for as many.
+            x: [num_tokens, in_features], plain or quantized by blocks.
+            rows: At least num_tokens, others are anything; 0 for as many.
         """
+        if not isinstance(x, Tensor):
+            values, scale = x[0], x[1].T
+            more = max(rows - len(values), 0)
+            if more:
+                scale = torch.nn.functional.pad(scale, (0, more))
+                values = torch.cat((values, values[:more]))
+            return values, scale.contiguous()
         rows = rows or len(x)
         values = torch.empty((rows, self._k), dtype=self._format.dtype, device=x.device)
         scale = torch.empty((self._blocks, rows), dtype=torch.float32, device=x.device)
-        self._kernels.quantize_blocks[len(x), -(-self._blocks // AT_ONCE)](
-            values, scale, x, x.stride(0), rows, BLOCKS=self._blocks, WIDTH=WIDTH,
-            LIMIT=self._format.limit, AT_ONCE=AT_ONCE, num_warps=4, **self._chaining,
-        )  # fmt: skip
+        if len(x):
+            self._kernels.quantize_blocks[len(x), -(-self._blocks // AT_ONCE)](
+                values, scale, x, x.stride(0), rows, BLOCKS=self._blocks, WIDTH=WIDTH,
+                LIMIT=self._format.limit, AT_ONCE=AT_ONCE, num_warps=4, **self._chaining,
+            )  # fmt: skip
         return values, scale
 
     def _multiply(self, y: Tensor, values: Tensor, scale: Tensor) -> None:

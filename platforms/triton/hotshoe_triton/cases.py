@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -48,7 +49,7 @@ from hotshoe_triton.attention_cases import LAYOUT, calls_of_attention, kv_cache,
 from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.lora_cases import ADAPTERS, adapt
 from hotshoe_triton.moe_cases import FLOATS, MOE, OSS, QWEN, mix, quantized
-from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
+from hotshoe_triton.quantize import GROUP, INT8, QuantizeRows, format_of
 from hotshoe_triton.sparse_cases import LATENT, ROW_CALLS, row_cache
 from hotshoe_triton.state_cases import blocks_with_states
 
@@ -203,9 +204,9 @@ def normalize(size: int, quantized: bool = False) -> Callable[[DeviceFacts], boo
         x, weight = tensor(facts, 8, size), tensor(facts, size)
         spec, add = NormSpec(size, 1e-5, "bfloat16"), AddNormSpec(size, 1e-5, "bfloat16")
         formats = (INT8, format_of("fp8_e4m3", facts)) if quantized else ()
-        for stored in filter(None, formats):
-            norm.NormQuant(spec, stored, facts)(x, weight)
-            norm.AddNormQuant(add, stored, facts)(x, x, weight)
+        for stored, group in product(filter(None, formats), (0, GROUP)):
+            norm.NormQuant(spec, stored, facts, group)(x, weight)
+            norm.AddNormQuant(add, stored, facts, group)(x, x, weight)
         if not quantized:
             norm.Norm(spec, facts)(x, weight)
             norm.AddNorm(add, facts)(x, x, weight)
@@ -225,6 +226,7 @@ def gate(size: int, kind: str, quantized: bool = False) -> Callable[[DeviceFacts
         formats = (INT8, format_of("fp8_e4m3", facts)) if quantized else ()
         for stored in filter(None, formats):
             activation.GatedActivationQuant(spec, stored, facts)(x)
+            activation.GatedActivationGroups(spec, stored, facts, GROUP)(x)
             QuantizeRows(size, stored, facts)(x[:, :size])
         if not quantized:
             activation.GatedActivation(spec, facts)(x)

@@ -15,18 +15,21 @@ MAX_SIZE = 65536
 
 def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
     """Judge size, type and quantization."""
+    known = quantizes(spec.quant, spec.hidden_size, facts)
     return judge(
         facts,
         spec.dtype,
         {
             f"rows are wider than {MAX_SIZE}": spec.hidden_size > MAX_SIZE,
-            f"results are not quantized as {spec.quant}": not quantizes(spec.quant, facts),
+            f"results are not quantized as {spec.quant}": not known,
         },
     )
 
 
-def constants(spec: NormSpec | AddNormSpec, limit: float, facts: DeviceFacts) -> dict[str, object]:
-    """Return the kernel's constants."""
+def constants(
+    spec: NormSpec | AddNormSpec, facts: DeviceFacts, limit: float = 0.0, group: int = 0
+) -> dict[str, object]:
+    """Return the kernel's constants; limit and group are 0 for plain results."""
     added = isinstance(spec, AddNormSpec)
     return (
         {
@@ -36,6 +39,7 @@ def constants(spec: NormSpec | AddNormSpec, limit: float, facts: DeviceFacts) ->
             "RESIDUAL_SCALE": spec.residual_scale if added else 1.0,
             "ADD": added,
             "LIMIT": limit,
+            "GROUP": group,
         }
         | row_launch(spec.hidden_size)
         | chaining(facts)
@@ -49,7 +53,7 @@ class Norm:
         from hotshoe_triton.kernels.norm import rms_norm
 
         self._kernel = rms_norm
-        self._constants = constants(spec, 0.0, facts)
+        self._constants = constants(spec, facts)
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -65,7 +69,7 @@ class AddNorm:
         from hotshoe_triton.kernels.norm import rms_norm
 
         self._kernel = rms_norm
-        self._constants = constants(spec, 0.0, facts)
+        self._constants = constants(spec, facts)
 
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -77,36 +81,45 @@ class AddNorm:
 
 
 class NormQuant:
-    """RMS norm whose result is quantized by row; bitwise the norm followed by `QuantizeRows`."""
+    """RMS norm whose result is quantized; bitwise the norm, then quantization by itself.
 
-    def __init__(self, spec: NormSpec, format: Format, facts: DeviceFacts) -> None:
+    Args:
+        spec: Of the norm.
+        format: Of values.
+        facts: The device.
+        group: Columns that share a scale; 0 for a row.
+    """
+
+    def __init__(self, spec: NormSpec, format: Format, facts: DeviceFacts, group: int = 0) -> None:
         from hotshoe_triton.kernels.norm import rms_norm
 
-        self._kernel, self._format = rms_norm, format
-        self._constants = constants(spec, format.limit, facts)
+        self._kernel, self._format, self._group = rms_norm, format, group
+        self._constants = constants(spec, facts, format.limit, group)
 
     def __call__(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values [num_tokens, hidden_size] and scales [num_tokens] float32."""
-        out, scale = self._format.empty(x.shape, x.device)
+        """Return values [num_tokens, hidden_size] and scales; see `Format.empty`."""
+        out, scale = self._format.empty(x.shape, x.device, self._group)
         if len(x):
             self._kernel[(len(x),)](out, scale, x, x, weight, x.stride(0), 0, **self._constants)
         return out, scale
 
 
 class AddNormQuant:
-    """Residual addition (in place) and RMS norm whose result is quantized by row."""
+    """Residual addition (in place) and RMS norm whose result is quantized as in `NormQuant`."""
 
-    def __init__(self, spec: AddNormSpec, format: Format, facts: DeviceFacts) -> None:
+    def __init__(
+        self, spec: AddNormSpec, format: Format, facts: DeviceFacts, group: int = 0
+    ) -> None:
         from hotshoe_triton.kernels.norm import rms_norm
 
-        self._kernel, self._format = rms_norm, format
-        self._constants = constants(spec, format.limit, facts)
+        self._kernel, self._format, self._group = rms_norm, format, group
+        self._constants = constants(spec, facts, format.limit, group)
 
     def __call__(
         self, x: Tensor, residual: Tensor, weight: Tensor
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return ((values, scales), new residual)."""
-        out, scale = self._format.empty(x.shape, x.device)
+        out, scale = self._format.empty(x.shape, x.device, self._group)
         strides = (x.stride(0), residual.stride(0))
         if len(x):
             self._kernel[(len(x),)](out, scale, x, residual, weight, *strides, **self._constants)
@@ -117,11 +130,13 @@ def build_norm(spec: NormSpec, facts: DeviceFacts) -> NormOp:
     """Build the norm that a specification asks for."""
     if spec.quant is None:
         return Norm(spec, facts)
-    return NormQuant(spec, format_of(spec.quant.format, facts), facts)
+    stored = format_of(spec.quant.format, facts)
+    return NormQuant(spec, stored, facts, spec.quant.group_size or 0)
 
 
 def build_add_norm(spec: AddNormSpec, facts: DeviceFacts) -> AddNormOp:
     """Build the addition and norm that a specification asks for."""
     if spec.quant is None:
         return AddNorm(spec, facts)
-    return AddNormQuant(spec, format_of(spec.quant.format, facts), facts)
+    stored = format_of(spec.quant.format, facts)
+    return AddNormQuant(spec, stored, facts, spec.quant.group_size or 0)

@@ -12,6 +12,8 @@ from hotshoe.slots import QuantSpec
 from hotshoe_triton.device import ARCHS, FNUZ, OCP, arch_of, chaining, next_power_of_2
 
 ELEMENTS_PER_WARP = 512
+#: Columns that share a scale where a row has several.
+GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,23 @@ class Format:
     dtype: torch.dtype
     limit: float
 
-    def empty(self, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return room for values of a [rows, columns] shape and the rows' scales."""
+    def empty(
+        self, shape: tuple[int, ...], device: torch.device, group: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return room for values of a [rows, columns] shape and their scales.
+
+        Args:
+            shape, device: Of the values.
+            group: Columns that share a scale, whose scales are [rows, columns / group] then, those
+                of neighboring rows side by side; 0 for whole rows.
+        """
+        rows, columns = shape
         values = torch.empty(shape, dtype=self.dtype, device=device)
-        return values, torch.empty(shape[0], dtype=torch.float32, device=device)
+        if group:
+            scales = torch.empty((columns // group, rows), dtype=torch.float32, device=device).T
+        else:
+            scales = torch.empty(rows, dtype=torch.float32, device=device)
+        return values, scales
 
 
 INT8 = Format(torch.int8, 127.0)
@@ -43,11 +58,15 @@ def format_of(name: str, facts: DeviceFacts) -> Format | None:
     return FP8.get(arch_of(facts).fp8) if name == "fp8_e4m3" else None
 
 
-def quantizes(quant: QuantSpec | None, facts: DeviceFacts) -> bool:
-    """Tell whether kernels can hand over their results so; None stands for plain results."""
+def quantizes(quant: QuantSpec | None, size: int, facts: DeviceFacts) -> bool:
+    """Tell whether kernels can hand over rows of such a size so; None stands for plain results."""
     if quant is None:
         return True
-    known = quant == QuantSpec(quant.format, "token", dynamic=True)
+    known = quant in (
+        QuantSpec(quant.format, "token", dynamic=True),
+        QuantSpec(quant.format, "group", GROUP, dynamic=True),
+    )
+    known &= not size % (quant.group_size or 1)
     return known and facts.arch in ARCHS and format_of(quant.format, facts) is not None
 
 

@@ -1,11 +1,13 @@
 """Gated activations, plain and quantized, against core's reference."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import GatedActivationSpec
+from hotshoe.slots import GatedActivationSpec, QuantSpec
 from hotshoe.slots.reference import activation as plain
 from hotshoe_triton import activation
 from hotshoe_triton.quantize import INT8, QuantizeRows
@@ -35,6 +37,23 @@ def test_quantized_is_the_activation_then_the_quantization(
     expected = QuantizeRows(90, INT8, facts)(activation.GatedActivation(spec, facts)(x))
     assert torch.equal(values, expected[0])
     assert torch.equal(scale, expected[1])
+
+
+def test_groups_are_the_activation_then_the_quantization(
+    facts: DeviceFacts, rng: torch.Generator
+) -> None:
+    spec = GatedActivationSpec(
+        1152, "silu", "bfloat16", QuantSpec("int8", "group", 128, dynamic=True)
+    )
+    assert activation.supports(spec, facts).accepted
+    x = torch.randn(3, 2304, generator=rng, device=facts.device).to(torch.bfloat16)
+    x[0, :128], x[1, 1151] = 0, torch.nan
+    values, scale = activation.build(spec, facts)(x)
+    plain_rows = activation.GatedActivation(replace(spec, quant=None), facts)(x)
+    expected, wanted = QuantizeRows(128, INT8, facts)(plain_rows.view(-1, 128))
+    assert torch.equal(values, expected.view(3, -1))
+    torch.testing.assert_close(scale, wanted.view(3, -1), rtol=0, atol=0, equal_nan=True)
+    assert scale[0, 0] == 1 and scale[1].isnan().tolist() == [False] * 8 + [True]
 
 
 def test_quantized_rows_longer_than_a_block(facts: DeviceFacts, rng: torch.Generator) -> None:

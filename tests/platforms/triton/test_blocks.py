@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.platforms.triton.conftest import device_facts
 
+from hotshoe.layers.linear import input_quant_of
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference.linear import plain_weight, quantize_rows, quantize_weight
@@ -128,6 +129,20 @@ def test_plain_weights_are_quantized_while_they_load(
     made = torch.randn(200, 384, generator=rng, device=rng.device)
     operation = check(spec, {"weight": [made]}, 3, facts, rng)
     assert operation.nbytes() == 200 * 384 + 2 * 3 * 4
+
+
+def test_x_may_come_quantized(facts: DeviceFacts, rng: torch.Generator) -> None:
+    """With scales of any strides; those that a norm writes are taken as they lie."""
+    operation = check(SPEC, stored(SPEC, rng), 3, facts, rng)
+    assert input_quant_of(SPEC, operation) == GROUPS
+    x = rows(SPEC, 3, rng)
+    values, scale = operation._quantized(x)
+    wanted = operation(x)
+    assert torch.equal(operation((values, scale.T)), wanted)
+    assert torch.equal(operation((values, scale.T.contiguous())), wanted)
+    more, scales = operation._quantized((values, scale.T), 4)
+    assert more.shape == (4, 384) and scales.shape == (3, 4) and scales.is_contiguous()
+    assert torch.equal(scales[:, :3], scale)
 
 
 def test_rows_are_quantized_as_the_reference_does(facts: DeviceFacts, rng: torch.Generator) -> None:

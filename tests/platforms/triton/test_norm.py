@@ -70,6 +70,29 @@ def test_quantized_norms_are_the_norm_then_the_quantization(
     assert torch.equal(new_residual, total)
 
 
+@pytest.mark.parametrize(("format", "size"), [(INT8, 256), (FP8, 384)], ids=["int8", "fp8"])
+def test_groups_are_quantized_as_rows_of_their_own(
+    facts: DeviceFacts, format: Format, size: int, rng: torch.Generator
+) -> None:
+    x, residual, weight = rows(4, size, "bfloat16", rng)
+    x[1, :128] = 0
+    x[2, 128:] *= 1e-30
+    x[3, 5] = torch.nan
+    quantize = QuantizeRows(128, format, facts)
+    spec, add_spec = NormSpec(size, 1e-5, "bfloat16"), AddNormSpec(size, 1e-5, "bfloat16")
+    normed, _ = norm.AddNorm(add_spec, facts)(x, residual.clone(), weight)
+    for plain_rows, (values, scale) in (
+        (norm.Norm(spec, facts)(x, weight), norm.NormQuant(spec, format, facts, 128)(x, weight)),
+        (normed, norm.AddNormQuant(add_spec, format, facts, 128)(x, residual, weight)[0]),
+    ):
+        expected, expected_scale = quantize(plain_rows.view(-1, 128))
+        assert torch.equal(values.view(torch.uint8), expected.view(4, size).view(torch.uint8))
+        torch.testing.assert_close(
+            scale, expected_scale.view(4, -1), rtol=0, atol=0, equal_nan=True
+        )
+        assert scale[3].isnan().all() and not scale[:3].isnan().any() and scale.stride(0) == 1
+
+
 def test_empty_batch(facts: DeviceFacts) -> None:
     x = torch.empty(0, 64, device=facts.device)
     weight = torch.ones(64, device=facts.device)

@@ -73,8 +73,8 @@ def _reasons(spec: Any) -> Iterator[str]:
         if field.name == "activation" and isinstance(value, str) and value not in known:
             yield f"knows the activations {', '.join(known)}, not {value}"
         if field.name == "quant" and value is not None:
-            if not _by_token(value):
-                yield "quantizes results symmetrically with a scale per token alone"
+            if not value.dynamic or value.format == "fp4_e2m1":
+                yield "quantizes results to 8 bits with scales that are computed as they come"
             yield from _activation(value)
     if type(spec) in _OWN_REASONS:
         yield from _OWN_REASONS[type(spec)](spec)

@@ -115,8 +115,10 @@ class Linear:
             values, scale = quantize_rows(x, activation.format) if isinstance(x, Tensor) else x
             out = self._product(values.double()) * scale[:, None]
         else:
-            assert isinstance(x, Tensor)
-            if activation is not None:
+            if not isinstance(x, Tensor):
+                assert activation is not None and activation.group_size is not None
+                x = widened(*x, activation.group_size)
+            elif activation is not None:
                 x = rounded(x, activation, self._input_scale)
             out = (x.double() @ self._dequantized().T).float()
         return (out if self._bias is None else out + self._bias.float()).to(out_dtype)
@@ -184,12 +186,10 @@ def rounded(x: Tensor, quant: QuantSpec, scale: Tensor | None = None) -> Tensor:
         return fp4.rounded(x, quant.group_size, scale)
     dtype, largest = FORMATS[quant.format]
     if quant.dynamic:
-        columns = x.shape[1]
-        size = quant.group_size if quant.granularity == "group" else None
-        width = min(size or columns, columns)
-        padded = torch.nn.functional.pad(x, (0, -columns % width))
-        values, scales = quantize_rows(padded.reshape(-1, width), quant.format)
-        return (values.float() * scales[:, None]).view(padded.shape)[:, :columns]
+        if quant.group_size:
+            return widened(*quantize_groups(x, quant.group_size, quant.format), quant.group_size)
+        values, scales = quantize_rows(x, quant.format)
+        return values.float() * scales[:, None]
     assert scale is not None
     values = x.float() / scale
     if not dtype.is_floating_point:
@@ -220,8 +220,29 @@ def plain_weight(spec: LinearSpec, tensors: Mapping[str, Sequence[Tensor]]) -> T
 
 
 def quantized(x: Tensor, quant: QuantSpec | None) -> Tensor | tuple[Tensor, Tensor]:
-    """Return x as a specification wants it: plain, or values and scales by token."""
-    return x if quant is None else quantize_rows(x, quant.format)
+    """Return x as a specification wants it: plain, or values and scales by token or group."""
+    if quant is None:
+        return x
+    if quant.group_size:
+        return quantize_groups(x, quant.group_size, quant.format)
+    return quantize_rows(x, quant.format)
+
+
+def quantize_groups(x: Tensor, size: int, format: str) -> tuple[Tensor, Tensor]:
+    """Quantize each group of columns as `quantize_rows` does a row; the last may be shorter.
+
+    Returns:
+        values [rows, columns] of the format's type and scales [rows, groups] float32.
+    """
+    rows, columns = x.shape
+    padded = torch.nn.functional.pad(x, (0, -columns % size))
+    values, scales = quantize_rows(padded.reshape(-1, size), format)
+    return values.view(padded.shape)[:, :columns], scales.view(rows, -1)
+
+
+def widened(values: Tensor, scales: Tensor, size: int) -> Tensor:
+    """Return as float32 [rows, columns] what `quantize_groups` gave."""
+    return values.float() * scales.repeat_interleave(size, 1)[:, : values.shape[1]]
 
 
 def quantize_weight(weight: Tensor, quant: QuantSpec) -> tuple[Tensor, Tensor]:

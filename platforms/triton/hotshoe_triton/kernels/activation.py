@@ -11,6 +11,7 @@ from hotshoe_triton.kernels.elementwise import (
     rounded,
     row_scale,
 )
+from hotshoe_triton.kernels.quantize import store_groups
 
 
 @triton.jit
@@ -23,16 +24,22 @@ def gated(x_ptr, at, there, SIZE: tl.constexpr, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def gated_activation(
-    out_ptr, x_ptr, x_stride,
-    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    out_ptr, scale_ptr, x_ptr, x_stride,
+    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (rows, columns / BLOCK)."""
+    """Grid: (rows, columns / BLOCK). GROUP columns share a scale, LIMIT is the 8-bit format's, and
+    they lie as `store_groups` says; 0 writes the model's type."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(1) * BLOCK
+    column = first + tl.arange(0, BLOCK)
     there = column < SIZE
     wait(CHAINED)
     y = gated(x_ptr + row * x_stride, column, there, SIZE, ACTIVATION)
-    tl.store(out_ptr + row * SIZE + column, y.to(x_ptr.dtype.element_ty), mask=there)
+    if GROUP > 0:
+        store_groups(out_ptr, scale_ptr, y, row, first, tl.num_programs(0), SIZE, LIMIT, GROUP)
+    else:
+        tl.store(out_ptr + row * SIZE + column, y.to(x_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit

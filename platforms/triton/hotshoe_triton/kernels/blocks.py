@@ -7,22 +7,8 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import narrowed
 from hotshoe_triton.kernels.linear import last_to_arrive, store_rows, sum_of_planes
-
-
-@triton.jit
-def quantize_blocks_by(x_GK, scale_G1, LIMIT: tl.constexpr, dtype: tl.constexpr):
-    """Return blocks divided by their own scales, in an 8-bit type; see `quantize_row`."""
-    usual_G1 = (scale_G1 > 1e-30) & (scale_G1 < 1e30)
-    scale_GK = tl.broadcast_to(scale_G1, x_GK.shape)
-    if tl.min(tl.min(usual_G1.to(tl.int32), 1), 0) == 1:
-        inverse_GK = tl.broadcast_to(tl.div_rn(1.0, scale_G1), x_GK.shape)
-        y_GK = x_GK * inverse_GK
-        y_GK = tl.fma(tl.fma(-y_GK, scale_GK, x_GK), inverse_GK, y_GK)
-    else:
-        y_GK = tl.div_rn(x_GK, scale_GK)
-    return narrowed(y_GK, LIMIT, dtype)
+from hotshoe_triton.kernels.quantize import store_groups
 
 
 @triton.jit
@@ -36,18 +22,12 @@ def quantize_blocks(
     Scales lie as [BLOCKS, num_rows].
     """
     row = tl.program_id(0).to(tl.int64)
-    block_G = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
-    column_GK = block_G[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    there_GK = (block_G < BLOCKS)[:, None] & (column_GK >= 0)
+    SIZE: tl.constexpr = BLOCKS * WIDTH
+    first = tl.program_id(1) * (AT_ONCE * WIDTH)
+    column = first + tl.arange(0, AT_ONCE * WIDTH)
     wait(CHAINED)
-    x_GK = tl.load(x_ptr + row * x_stride + column_GK, mask=there_GK, other=0.0).to(tl.float32)
-    # As in `elementwise`: NaN lies behind infinity in the order of bits, and makes its scale NaN.
-    largest_G = tl.max(x_GK.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
-    scale_G = tl.div_rn(largest_G.to(tl.float32, bitcast=True), LIMIT)
-    scale_G = tl.where(largest_G == 0, 1.0, scale_G)
-    y_GK = quantize_blocks_by(x_GK, scale_G[:, None], LIMIT, out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * (BLOCKS * WIDTH) + column_GK, y_GK, mask=there_GK)
-    tl.store(scale_ptr + block_G.to(tl.int64) * num_rows + row, scale_G, mask=block_G < BLOCKS)
+    x = tl.load(x_ptr + row * x_stride + column, mask=column < SIZE, other=0.0).to(tl.float32)
+    store_groups(out_ptr, scale_ptr, x, row, first, num_rows, SIZE, LIMIT, WIDTH)
 
 
 @triton.jit

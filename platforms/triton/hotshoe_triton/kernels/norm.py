@@ -6,17 +6,19 @@ import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import largest_bits, quantize_row, rounded, row_scale
+from hotshoe_triton.kernels.quantize import store_groups
 
 
 @triton.jit
 def rms_norm(
     out_ptr, scale_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride,
     SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, RESIDUAL_SCALE: tl.constexpr,
-    ADD: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+    ADD: tl.constexpr, LIMIT: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,). With ADD the residual becomes residual + RESIDUAL_SCALE * x first. LIMIT is
-    the largest value of the output's 8-bit format, and 0 writes the model's type."""
+    the largest value of the output's 8-bit format, and 0 writes the model's type. GROUP columns
+    share a scale, and lie as `store_groups` says; 0 for a row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     there = column < SIZE
@@ -33,11 +35,15 @@ def rms_norm(
     inverse = tl.rsqrt(tl.sum(x * x, 0) / SIZE + EPS)
     y = x * inverse * weight
     if LIMIT > 0:
-        wide = tl.where(there, rounded(y, loaded.dtype), 0.0)
-        scale = row_scale(largest_bits(wide), LIMIT)
-        tl.store(scale_ptr + row, scale)
-        y = quantize_row(wide, scale, LIMIT, out_ptr.dtype.element_ty)
-    tl.store(out_ptr + row * SIZE + column, y.to(out_ptr.dtype.element_ty), mask=there)
+        y = tl.where(there, rounded(y, loaded.dtype), 0.0)
+    if GROUP > 0:
+        store_groups(out_ptr, scale_ptr, y, row, 0, tl.num_programs(0), SIZE, LIMIT, GROUP)
+    else:
+        if LIMIT > 0:
+            scale = row_scale(largest_bits(y), LIMIT)
+            tl.store(scale_ptr + row, scale)
+            y = quantize_row(y, scale, LIMIT, out_ptr.dtype.element_ty)
+        tl.store(out_ptr + row * SIZE + column, y.to(out_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit

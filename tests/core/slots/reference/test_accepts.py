@@ -101,7 +101,11 @@ def reason(spec) -> str:
             "zero points of integers",
         ),
         (NormSpec(8, 1e-6, "float32", quant=replace(A8, format="int4")), "not to int4"),
-        (NormSpec(8, 1e-6, "float32", quant=W8), "scale per token alone"),
+        (NormSpec(8, 1e-6, "float32", quant=W8), "scales that are computed as they come"),
+        (
+            NormSpec(8, 1e-6, "float32", quant=QuantSpec("fp4_e2m1", "group", 16, dynamic=True)),
+            "quantizes results to 8 bits",
+        ),
         (GatedMlpSpec(LINEAR, LINEAR, "silu"), "twice as many outputs"),
         (GatedMlpSpec(replace(LINEAR, dtype="int8"), LINEAR, "silu"), "not in dtype int8"),
         (GatedMlpSpec(LINEAR, LINEAR, "relu2"), "knows the activations silu"),

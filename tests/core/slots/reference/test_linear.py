@@ -1,5 +1,7 @@
 """The linear reference: plain against float64, int8 against integers counted out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
-from hotshoe.slots.reference.linear import FORMATS, Linear, quantize_rows
+from hotshoe.slots.reference.linear import FORMATS, Linear, quantize_rows, quantized
 
 FACTS = DeviceFacts("test", "cpu", "", "", 1 << 30, 1)
 INT8 = {
@@ -102,6 +104,37 @@ def test_fp8_is_the_product_of_what_is_stored():
     exact = (xq.double() @ wq.double().T) * xs.double()[:, None] * ws.double()
     torch.testing.assert_close(op(x).double(), exact, rtol=1e-6, atol=1e-5)
     assert op.nbytes() == 24 * 33 + 4 * 24
+
+
+@pytest.mark.parametrize("format", ["int8", "fp8_e4m3"])
+def test_groups_of_a_row_may_come_quantized(format):
+    """As a norm or an activation hands them over; the last group is shorter."""
+    group = QuantSpec(format, "group", 8, dynamic=True)
+    spec = LinearSpec(20, 6, "float32", weight=QuantSpec(format, "channel"), activation=group)
+    assert spec.row_quant == group
+    weight, scale = quantize_rows(torch.randn(6, 20), format)
+    op = Linear(spec, FACTS)
+    op.load({"weight": [weight], "weight_scale": [scale]})
+    x = torch.randn(5, 20)
+    x[:, 8:] *= 100
+    values, scales = quantized(x, group)
+    assert values.shape == (5, 20) and scales.shape == (5, 3)
+    wide = values.double() * scales.double().repeat_interleave(8, 1)[:, :20]
+    assert ((wide - x).abs() <= scales.double().repeat_interleave(8, 1)[:, :20] * 16.1).all()
+    exact = wide @ (weight.double() * scale.double()[:, None]).T
+    torch.testing.assert_close(op((values, scales)).double(), exact, rtol=1e-5, atol=1e-4)
+    assert torch.equal(op((values, scales)), op(x))
+
+
+def test_how_x_may_come_quantized():
+    four = QuantSpec("fp4_e2m1", "group", 16, dynamic=True)
+    token = QuantSpec("int8", "token", dynamic=True)
+    fixed = QuantSpec("int8", "tensor")
+    spec = LinearSpec(32, 8, "float32", weight=QuantSpec("int8", "channel"))
+    assert [replace(spec, activation=a).row_quant for a in (None, four, fixed)] == [None] * 3
+    assert replace(spec, activation=token).row_quant == token
+    permuted = replace(spec, weight=replace(spec.weight, permuted=True), activation=token)
+    assert permuted.row_quant is None
 
 
 @pytest.mark.parametrize("format", FORMATS)
