@@ -62,7 +62,7 @@ class Assistant:
     ) -> None:
         self.reads = [_attention(mixer) for mixer in sources.values()]
         size, width = spec.hidden_size, model.hidden_size
-        self._model, self.guess = model, guesses
+        self._model, self.guess, self._last = model, guesses, ctx.max_model_len - 1
         self._join = linear(ctx, "pre_projection", size, 2 * width)
         rotaries, mixers = build_rotaries(ctx, spec.layers), dict(sources)
         self._layers = [
@@ -76,7 +76,8 @@ class Assistant:
         embedded = DenseDecoder.embed(self._model, ids)
         state = self._join(torch.cat([embedded, hidden], 1))
         # A query stands where its token does, behind the last one of the cache.
-        batch = replace(batch, positions=batch.positions + 1, outputs_at=None)
+        positions = (batch.positions + 1).clamp_(max=self._last)
+        batch = replace(batch, positions=positions, outputs_at=None)
         for layer in self._layers:
             state = layer(state, None, batch, None)
         found = self._norm(state)

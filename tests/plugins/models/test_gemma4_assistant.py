@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,17 @@ def test_drafts_are_those_of_transformers(name, pairs, monkeypatch):
     assert len(seen) > 10 and any(len(made) == DRAFTS for _, made in seen)
     gaps = [gap for ids, made in seen[::2] for gap in pair.gaps(ids, made)]
     assert sum(gap <= 1e-4 for gap in gaps) >= 0.9 * len(gaps), gaps  # choices may be near ties
+
+
+def test_texts_end_with_the_last_position(pairs):
+    """Whose draft would stand behind it."""
+    pair, found = pairs("groups"), []
+    prompts, params = [TokensPrompt(draw(n)) for n in (63, 60)], SamplingParams(max_tokens=9)
+    for more in ({}, {"speculative_config": pair.options}):
+        with LLM(str(pair.paths[0]), **OPTIONS, **more) as llm:
+            outputs = llm.generate(prompts, replace(params, temperature=0.0, ignore_eos=True))
+            found.append([r.outputs[0].token_ids for r in outputs])
+    assert found[0] == found[1] and [len(ids) for ids in found[0]] == [1, 4]
 
 
 @pytest.mark.slow  # two processes
