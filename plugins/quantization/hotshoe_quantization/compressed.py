@@ -127,13 +127,13 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         return next(iter(named or of_class), None)
 
     needless = zero_points(scheme, ZEROS)
-    of_x = [s.activation for _, s in schemes if isinstance(s, Elements)]
+    of_x = [s.activation for _, s in schemes if isinstance(s, Elements) and s.activation]
     return StoredFormat(
         scheme,
         UNUSED,
         kv_scales=has_kv_scales(values),
         needless=needless,
-        x_dynamic=any(activation is not None and activation.dynamic for activation in of_x),
+        x_dynamic=bool(of_x) and all(activation.dynamic for activation in of_x),
     )
 
 

@@ -34,7 +34,7 @@ BITS = (2, 4, 8)
 #: Tensors of a matrix, by what they become.
 PARTS = {"weight": "W_q", "weight_scale": "scale", "weight_zero_point": "zero"}
 SHAPE = "shape"
-#: What says again how a matrix was made.
+#: What says again what config.json says, and has to agree; and all that says how one was made.
 SAID_AGAIN = ("nbits", "axis", "group_size")
 NEEDLESS = frozenset(
     "axis channel_wise compute_dtype encoded_state_dict group_size nbits offload_meta optimize "
