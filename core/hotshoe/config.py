@@ -128,6 +128,9 @@ class EngineConfig:
         False, "compute every row by operations whose result no other row of the batch changes"
     )
     disable_plugins: list[str] = option([], "names of plugins to leave out")
+    enable_sleep_mode: bool = option(
+        False, "take host memory for a sleep at level 1 at the start, so that the first is short"
+    )
 
     tensor_parallel_size: int = option(
         1, "devices that share every layer of the model, one process each", low=1, high=1024

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from hotshoe.errors import MemoryLimitError, RequestError
 from hotshoe.layers.cache import CacheLayer, free_caches, memory_of
 from hotshoe.layers.device_memory import DeviceMemory
 from hotshoe.layers.host_memory import RestingPlace
@@ -15,12 +17,15 @@ if TYPE_CHECKING:
     from hotshoe.runner.running import Steps
     from hotshoe.slots import TransferOp
 
+_log = logging.getLogger(__name__)
+
 
 class Resting:
     """Weights, caches, and the steps over both.
 
     Steps that were recorded outlast a sleep if all memory comes back at its addresses. That is so
-    from the second sleep on: memory moves to addresses that stay when an engine wakes.
+    from the second sleep on, or from the first one that was prepared: memory moves to addresses
+    that stay when an engine wakes.
 
     Args:
         transfer: Copies weights, and may reserve addresses.
@@ -52,6 +57,29 @@ class Resting:
             self._caches.hold(memory_of(layers))
             self._caches.give_up()
             self._take_caches()
+
+    def prepare(
+        self, weights: Callable[[], Sequence[torch.UntypedStorage]], release: Callable[[], object]
+    ) -> None:
+        """Copy weights to the host, and let them lie at addresses that stay, before anything is
+        recorded: what else the first sleep and the first wake would do.
+
+        Args:
+            weights: Returns all that lies on the device.
+            release: Gives back what the device keeps for allocations to come.
+
+        Raises:
+            RuntimeError: The device has too little memory.
+        """
+        if self.weights.memory.tensors:
+            return
+        try:
+            self.weights.give_up(weights())
+        except (RequestError, MemoryLimitError) as error:
+            _log.warning("no sleep at level 1 can be prepared: %s", error)
+            return
+        release()
+        self.weights.take_back()
 
     def give_up(
         self,

@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotshoe.config import ResolvedConfig
-from hotshoe.errors import (
-    EngineError,
-    HotshoeError,
-    MemoryLimitError,
-    RequestError,
-)
+from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
 from hotshoe.executor.caches import check_caches
 from hotshoe.foreign import cause_of, foreign
@@ -327,10 +322,13 @@ class TorchWorker:
     def _new_steps(self, num_blocks: Sequence[int]) -> Steps:
         """Allocate caches and record steps over them."""
         assert self._model is not None and self._context is not None and self._resting is not None
-        self._ops = self._ops or self._operations(self._context, self._model.vocab_size)
+        ctx = self._context
+        self._ops = self._ops or self._operations(ctx, self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
+            if self._config.enable_sleep_mode:
+                self._resting.prepare(lambda: on_device(ctx), self._platform.release_memory)
             runner = self._make_runner(num_blocks)
-            self._resting.settle(self._context.cache_layers)
+            self._resting.settle(ctx.cache_layers)
         with self._phase("check candidates"), self._checks.over(runner):
             runner.warm_up(SMALLEST)
         with self._phase("record graphs"):

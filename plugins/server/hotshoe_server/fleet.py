@@ -33,7 +33,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.response import choose_format
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.plans import Plan, check_names, model_name, plan_of
+from hotshoe_server.plans import Plan, check_names, model_name, plan_of, that_sleeps
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.state import Served, ServerState, Shared
 from hotshoe_server.store import ResponseStore
@@ -70,7 +70,9 @@ class Fleet:
     ) -> None:
         self.plans = plans
         self.config = plans[0].config
-        self._base = replace(base, lora_modules={})  # which are a first model's
+        self._base = replace(
+            that_sleeps(base, self.config), lora_modules={}
+        )  # which are a first model's
         self._build = build
         self._serve = serve
         self._say = say

@@ -60,6 +60,7 @@ def make_plans(engine: EngineConfig, config: ServerConfig, has_model: bool) -> l
         ConfigError: An option of a model is bad, two models have a name in common, or none takes
             the adapters that requests may name.
     """
+    engine = that_sleeps(engine, config)
     plans = [] if config.models and not has_model else [Plan(config, engine)]
     plans += [plan_of(name, own, engine, config) for name, own in config.models.items()]
     check_names(plans)
@@ -104,6 +105,11 @@ def plan_of(name: str, own: Any, engine: EngineConfig, config: ServerConfig) -> 
         raise ConfigError(f"{place}: {error}") from None
     except TypeError:
         raise ConfigError(f"{place}: served_model_name must be a list of names") from None
+
+
+def that_sleeps(engine: EngineConfig, config: ServerConfig) -> EngineConfig:
+    """Return options of an engine, made ready for sleep where models take turns."""
+    return engine if config.max_resident_models is None else replace(engine, enable_sleep_mode=True)
 
 
 @contextmanager

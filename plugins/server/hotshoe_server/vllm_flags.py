@@ -152,7 +152,6 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--max-parallel-loading-workers", "weights are read as they are needed"),
     _ignored("--disable-custom-all-reduce", "--kernel communicator=NAME chooses", takes=False),
     _ignored("--disable-cascade-attn", "--kernel attention=NAME chooses", takes=False),
-    _ignored("--enable-sleep-mode", "the engine can always sleep", takes=False),
     _ignored("--enable-prompt-tokens-details", _ALWAYS, takes=False),
     _ignored("--enable-server-load-tracking", "/load always tells", takes=False),
     _ignored("--exclude-tools-when-tool-choice-none", _ALWAYS, takes=False),

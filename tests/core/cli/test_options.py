@@ -71,6 +71,7 @@ SAMPLES = {
     "require_native": (["--require-native"], True),
     "batch_invariant": (["--batch-invariant"], True),
     "disable_plugins": (["--disable-plugins", "a", "--disable-plugins", "b"], ["a", "b"]),
+    "enable_sleep_mode": (["--enable-sleep-mode"], True),
     "tensor_parallel_size": (["--tensor-parallel-size", "2"], 2),
     "enable_expert_parallel": (["--enable-expert-parallel"], True),
     "enable_eplb": (["--enable-eplb"], True),

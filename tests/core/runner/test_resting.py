@@ -16,6 +16,7 @@ import hotshoe.layers.weights
 import hotshoe.runner.worker
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import MemoryLimitError
+from hotshoe.layers.host_memory import RestingPlace
 from hotshoe.runner.runner import Runner
 from hotshoe_conformance.checkpoint import write_model
 from hotshoe_conformance.host import host_plugins
@@ -203,3 +204,31 @@ def test_a_draft_model_without_room_leaves_both_asleep(
         llm.wake_up()
         assert answers(llm) == wanted and device.taken == 4
     assert len(recorded) == 4
+
+
+def test_a_sleep_that_is_prepared_is_like_later_ones(
+    open_llm, device: Device, recorded: list[Runner]
+) -> None:
+    wanted = answers(open_llm())
+    del recorded[:]
+    llm = open_llm(enable_sleep_mode=True)
+    assert answers(llm) == wanted
+    for _ in range(2):
+        del device.log[:]
+        llm.sleep()
+        assert device.log == ["give back"] * 2
+        llm.wake_up()
+        assert answers(llm) == wanted
+    assert len(recorded) == 1
+
+
+def test_what_hinders_a_sleep_hinders_no_start(
+    open_llm, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: object) -> None:
+        raise MemoryLimitError("the host grants nothing")
+
+    monkeypatch.setattr(RestingPlace, "give_up", refuse)
+    llm = open_llm(enable_sleep_mode=True)
+    assert "the host grants nothing" in caplog.text
+    assert len(answers(llm)) == len(PROMPTS)

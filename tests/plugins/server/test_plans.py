@@ -100,6 +100,13 @@ def test_models_that_are_awake_at_once_share_alike(limit: int | None, count: int
     assert all((plan.engine.memory_share or 1) == 1 for plan in found[::-1][awake:])
 
 
+def test_models_that_take_turns_are_made_ready_for_sleep() -> None:
+    others = {"two": "demo", "three": {"model": "demo", "enable_sleep_mode": False}}
+    for limit, ready in ((None, [False] * 3), (1, [True, True, False])):
+        found = plans(models=others, max_resident_models=limit)
+        assert [plan.engine.enable_sleep_mode for plan in found] == ready
+
+
 def test_a_share_that_is_given_stays() -> None:
     first, second = plans(models={"two": {"model": "demo", "memory_share": 0.3}})
     assert (first.engine.memory_share, second.engine.memory_share) == (1.0, 0.3)
