@@ -239,6 +239,13 @@ class EngineConfig:
     max_loras: int = option(
         8, "different adapters that run at once; each has a place on the device", low=1, high=1024
     )
+    max_loras_ahead: int | None = option(
+        None,
+        "further places on the device, to which adapters of waiting requests come ahead of time; "
+        "default: an eighth of max_loras, at least one",
+        low=0,
+        high=1024,
+    )
     max_lora_rank: int = option(16, "highest rank of an adapter", low=1, high=1024)
     lora_host_memory_gib: float | None = option(
         None,
@@ -307,6 +314,17 @@ class EngineConfig:
     def offloads(self) -> bool:
         """Whether weights are kept in host memory."""
         return self.offload_weights is not None or self.cpu_offload_gb > 0
+
+    @property
+    def loras_ahead(self) -> int:
+        """Places for adapters of waiting requests; 0 without adapters."""
+        own = max(1, self.max_loras // 8) if self.max_loras_ahead is None else self.max_loras_ahead
+        return own if self.enable_lora else 0
+
+    @property
+    def fetches(self) -> bool:
+        """Whether weights or adapters come from host memory beside steps."""
+        return self.offloads or self.loras_ahead > 0
 
     @property
     def num_steps_in_flight(self) -> int:

@@ -10,23 +10,26 @@ Source: Low-rank adaptation, arXiv:2106.09685.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
 from hotshoe.layers.adapter_names import MatrixNames
 from hotshoe.layers.adapter_room import HostRoom
+from hotshoe.layers.adapter_tokens import Stage, TokenPlaces
 from hotshoe.layers.landing import Landing, Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.weights import WeightTable
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraTokens, TransferOp
-from hotshoe.slots.reference.lora import tokens_of
+from hotshoe.slots.reference.lora import Ints, tokens_of
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -59,12 +62,14 @@ class AdapterLimits:
         max_rank: Highest rank.
         targets: Last parts of the names of matrices that they may change; of all, if there are
             none.
+        ahead: Places, among all, that are left for adapters of later steps.
         host_bytes: Host memory for all loaded adapters; None for any.
     """
 
     max_adapters: int
     max_rank: int
     targets: tuple[str, ...] = ()
+    ahead: int = 0
     host_bytes: int | None = None
 
 
@@ -117,6 +122,11 @@ class Stacked(Protocol):
     """Layers whose adapters may come together."""
 
     def split(self, module: str, factors: Factors) -> dict[str, Factors]: ...
+
+
+def _stay(arrays: Sequence[Ints]) -> Sequence[Tensor]:
+    """Leave arrays where they are, as where the host computes."""
+    return [torch.from_numpy(array) for array in arrays]
 
 
 def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank: int) -> None:
@@ -175,8 +185,9 @@ class AdapterTable:
         self._taken_bytes = 0
         self._room = HostRoom(limits.host_bytes)
         self._landing = Landing()
-        self.reserve(0, "cpu")
+        self.reserve(0, (_stay, _stay))
         self._places: OrderedDict[str, int] = OrderedDict()
+        self._coming: tuple[str, int] | None = None  # and the place, beside the step before
 
     def takes(self, names: Iterable[str]) -> bool:
         """Tell whether adapters may change any of these matrices; all of a model are asked for."""
@@ -354,42 +365,78 @@ class AdapterTable:
         self._places.pop(name, None)
 
     def begin(
-        self, names: Sequence[str | None], counts: Sequence[int], sample_at: Tensor, device: str
+        self,
+        names: Sequence[str | None],
+        counts: Sequence[int],
+        sample_at: npt.NDArray[np.int64],
+        ahead: Sequence[str] = (),
     ) -> Changes:
         """Bring a step's adapters onto the device; tell what they change.
 
         Args:
-            names: Of each request's adapter; at most `max_adapters` different ones.
+            names: Of each request's adapter; at most `max_adapters - ahead` different ones, of
+                `AdapterLimits`.
             counts: Tokens of each request.
-            sample_at: [s] int64 on the host: the tokens that go on behind the last mixer.
-            device: Where the step runs.
+            sample_at: [s]: the tokens that go on behind the last mixer.
+            ahead: Adapters of later steps, the next ones first. One of them comes to the device
+                beside the step.
         """
         self.uses = {}
-        wanted = list(dict.fromkeys(name for name in names if name is not None))
+        self._arrive()
+        ahead = ahead[: self.limits.ahead]
+        wanted = dict.fromkeys(name for name in names if name is not None)
+        kept = {*wanted, *ahead}
+        for name in wanted:
+            self._place_of(name, kept)
+        self._look_ahead(ahead, kept)
         if not wanted:
             return Changes.NOTHING
-        for name in wanted:
-            self._place_of(name, wanted)
         of_request = [-1 if name is None else self._places[name] for name in names]
-        places = torch.repeat_interleave(
-            torch.tensor(of_request, dtype=torch.int32), torch.tensor(counts)
-        )
+        places = np.repeat(np.array(of_request, np.int32), counts)
         changes = max(self._changes[name] for name in wanted)
-        for some in (places[sample_at], places) if len(sample_at) < len(places) else (places,):
-            tokens = tokens_of(some, self.limits.max_adapters, device)
-            self.uses[len(some)] = Use(tokens, some, changes)
+        parts = [places] if len(sample_at) == len(places) else [places, places[sample_at]]
+        for some, send in zip(parts, self._senders, strict=False):
+            self.uses[len(some)] = Use(send(some), torch.from_numpy(some), changes)
         return changes
 
-    def reserve(self, num_tokens: int, device: str, transfer: TransferOp | None = None) -> None:
+    def one(self, name: str | None, count: int, device: str) -> None:
+        """Let `count` tokens of one request of the step be all that there are; the uses before
+        stay valid."""
+        places = torch.full((count,), -1 if name is None else self._places[name], dtype=torch.int32)
+        changes = Changes.NOTHING if name is None else self._changes[name]
+        self.uses = {}
+        if name is not None:
+            self.uses[count] = Use(
+                tokens_of(places, self.limits.max_adapters, device), places, changes
+            )
+
+    def reserve(
+        self,
+        num_tokens: int,
+        stages: tuple[Stage, Stage],
+        landing: tuple[str, TransferOp] | None = None,
+    ) -> None:
         """Take memory at fixed addresses for recorded steps of up to `num_tokens` tokens, and for
-        an adapter on its way to the device, to which an operation copies."""
-        if transfer is not None:
-            self._landing.open(device, transfer)
-        nobody = torch.full((num_tokens,), -1, dtype=torch.int32)
-        self._recorded = tokens_of(nobody, self.limits.max_adapters, device)
+        an adapter on its way to a device.
+
+        Args:
+            num_tokens: Of the largest recorded step.
+            stages: Send which adapters all tokens have, and those that sample.
+            landing: The device, and what copies to it; None for the host.
+        """
+        if landing is not None:
+            self._landing.open(*landing)
+        whole, sampling = stages
+        count = self.limits.max_adapters
+        self._senders = TokenPlaces(count, num_tokens, whole), TokenPlaces(count, 0, sampling)
+
+    def clear(self) -> None:
+        """Let no token have an adapter, in the step and in what `pad` gives next."""
+        self.uses = {}
+        self._senders[0].clear()
 
     def pad(self, size: int, changes: Changes) -> None:
-        """Write the adapter of each token of the present step for a recording of `size` tokens.
+        """Let a recording of `size` tokens read the adapter of each token of the present step.
 
         Tokens behind those of the step have no adapter.
 
@@ -397,35 +444,56 @@ class AdapterTable:
             size: Of the recording.
             changes: What the recording lets adapters change.
         """
-        (places, order, starts, _), own = self._recorded, max(self.uses, default=0)
-        places.fill_(-1)
-        starts.zero_()
-        if own:
-            tokens = self.uses[own].tokens
-            places[:own], order[:own] = tokens.places, tokens.order
-            starts.copy_(tokens.starts)
-        every = range(self.limits.max_adapters)
-        tokens = LoraTokens(places[:size], order[:size], starts, every)
-        self.uses[size] = Use(tokens, places[:0], changes)
+        tokens = self._senders[0].recorded(size)
+        self.uses[size] = Use(tokens, torch.empty(0, dtype=torch.int32), changes)
 
     def recordable(self) -> tuple[Changes, ...]:
         """Return what adapters that are loaded may change of a step that is recorded."""
         experts = all(mixture.is_open for mixture in self.mixtures) and bool(self.mixtures)
         return (Changes.NOTHING, Changes.LINEAR, *((Changes.EXPERTS,) if experts else ()))
 
-    def _place_of(self, name: str, wanted: Sequence[str]) -> None:
+    def _place_of(self, name: str, kept: Collection[str]) -> None:
         """Bring an adapter into a place on the device, and record its use."""
         if name in self._places:
             self._places.move_to_end(name)
             return
+        place = self._free(kept)
+        assert place is not None, "there are places for those that are kept"
+        self._landing.fill(place, name)
+        self._put_rest(place, name)
+        self._places[name] = place
+
+    def _free(self, kept: Collection[str]) -> int | None:
+        """Return a place that nobody has, or that of the adapter unused longest; None where all
+        are to be kept."""
         if len(self._places) < self.limits.max_adapters:
             taken = set(self._places.values())
-            place = next(p for p in range(self.limits.max_adapters) if p not in taken)
-        else:
-            oldest = next(other for other in self._places if other not in wanted)
-            place = self._places.pop(oldest)
+            return next(p for p in range(self.limits.max_adapters) if p not in taken)
+        oldest = next((other for other in self._places if other not in kept), None)
+        return None if oldest is None else self._places.pop(oldest)
+
+    def _put_rest(self, place: int, name: str) -> None:
+        """Write what of an adapter does not come by `pieces`."""
         stored, gains = self._stored[name], self._gains.get(name, {})
-        self._landing.fill(place, name)
         for matrix, (layer, index) in self.layers.items():
             layer.put(place, index, stored.get(matrix), gains.get(matrix))
-        self._places[name] = place
+
+    def _look_ahead(self, ahead: Sequence[str], kept: Collection[str]) -> None:
+        """Start to bring the next adapter that later steps need and the device lacks."""
+        name = next((name for name in ahead if name not in self._places), None)
+        if name is None or not self._landing.can_fetch(name):
+            return
+        place = self._free(kept)
+        if place is not None:
+            self._landing.fetch(name)
+            self._places[name], self._coming = place, (name, place)
+
+    def _arrive(self) -> None:
+        """Let the coming step find the adapter that came beside the one before."""
+        if self._coming is None:
+            return
+        (name, place), self._coming = self._coming, None
+        stays = self._places.get(name) == place  # nobody has dropped it
+        self._landing.arrive(place if stays else None)
+        if stays:
+            self._put_rest(place, name)

@@ -2,7 +2,8 @@
 
 The factors of an adapter are one row of numbers in host memory. They go to a landing place on the
 device at once, by way of memory that the device can read by itself, so that the host goes on while
-they travel. From there one operation spreads them over the layers.
+they travel. From there one operation spreads them over the layers. What a later step needs travels
+beside a step, and lies in its place before the next one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor
 from hotshoe.layers.weights import HOST
 from hotshoe.slots import TransferOp
 
-#: Copies that are under way before the host waits for the first of them.
-COPIES = 2
+#: Buffers that the device reads, of which one may be on its way beside a step. Where all are under
+#: way, the host waits for the first of them.
+BUFFERS = 3
 #: Numbers of all places [places, n], contiguous in each, and those of one adapter [n] on the host.
 Piece: TypeAlias = tuple[Tensor, Tensor]
 
@@ -34,6 +36,8 @@ class Layout:
         self._targets = targets
         self.sizes = [target.shape[1] for target in targets]
         self._at: dict[int, list[Tensor]] = {}
+        #: The numbers in the landing place of the device, once they were there.
+        self.landed: tuple[Tensor, ...] = ()
 
     def at(self, place: int) -> list[Tensor]:
         """Return the numbers of one place, which is asked for again and again."""
@@ -59,7 +63,9 @@ class Landing:
         self._held: dict[int, Layout] = {}  # by the place
         self._transfer: TransferOp | None = None
         self._there = torch.empty(0)
+        self._num_buffers = 0
         self._ring: list[tuple[Tensor, Callable[[], object]]] = []
+        self._coming: tuple[Layout, Tensor, Callable[[], None]] | None = None
 
     def grow(self, numbers: int, dtype: torch.dtype, device: str) -> int:
         """Make room for one more layer's part of an adapter; return the bytes that it takes."""
@@ -91,27 +97,72 @@ class Landing:
 
     def fill(self, place: int, name: str) -> None:
         """Write an adapter over the one before, which may have changed other matrices."""
-        packed, before = self._packed.get(name), self._held.pop(place, None)
-        if before is not None and (packed is None or before is not packed.layout):
-            torch._foreach_zero_(before.at(place))
+        packed = self._packed.get(name)
         if packed is None:
+            self._clear(place, None)
             return
-        self._held[place] = packed.layout
-        numbers = packed.numbers if self._transfer is None else self._sent(packed.numbers)
-        rows = numbers.split_with_sizes(packed.layout.sizes)
-        torch._foreach_copy_(packed.layout.at(place), rows)
+        if self._transfer is None:
+            rows = tuple(packed.numbers.split_with_sizes(packed.layout.sizes))
+        else:
+            self._send(packed.numbers)
+            rows = self._landed(packed.layout)
+        self._spread(place, packed.layout, rows)
 
-    def _sent(self, numbers: Tensor) -> Tensor:
-        """Return the numbers on the device, behind what was launched before."""
+    def _clear(self, place: int, layout: Layout | None) -> None:
+        """Forget what is in a place, and write zeros where another layout writes nothing."""
+        before = self._held.pop(place, None)
+        if before is not None and before is not layout:
+            torch._foreach_zero_(before.at(place))
+
+    def _spread(self, place: int, layout: Layout, rows: tuple[Tensor, ...]) -> None:
+        self._clear(place, layout)
+        self._held[place] = layout
+        torch._foreach_copy_(layout.at(place), rows)
+
+    def _landed(self, layout: Layout) -> tuple[Tensor, ...]:
+        """Return the parts of the landing place, which adapters of a layout share."""
+        if not layout.landed:
+            layout.landed = tuple(self._there[: sum(layout.sizes)].split_with_sizes(layout.sizes))
+        return layout.landed
+
+    def can_fetch(self, name: str) -> bool:
+        """Tell whether an adapter has numbers that may come to the device beside a step."""
+        return self._transfer is not None and name in self._packed
+
+    def fetch(self, name: str) -> None:
+        """Start to copy an adapter to the device beside the next step; `arrive` comes before any
+        other copy."""
         assert self._transfer is not None
-        if len(self._ring) < COPIES:
+        packed = self._packed[name]
+        staged, buffer = self._staged(packed.numbers)
+        arrived = self._transfer.fetch([(staged, self._there[: len(staged)])])
+        self._coming = packed.layout, buffer, arrived
+
+    def arrive(self, place: int | None) -> None:
+        """Write what was fetched into a place; None leaves it."""
+        assert self._transfer is not None and self._coming is not None
+        (layout, buffer, arrived), self._coming = self._coming, None
+        arrived()
+        if place is not None:
+            self._spread(place, layout, self._landed(layout))
+        self._ring.append((buffer, self._transfer.download([])))
+
+    def _send(self, numbers: Tensor) -> None:
+        """Copy numbers to the landing place, behind what was launched before."""
+        assert self._transfer is not None
+        staged, buffer = self._staged(numbers)
+        self._transfer.upload(staged, self._there[: len(numbers)])
+        self._ring.append((buffer, self._transfer.download([])))
+
+    def _staged(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers where the device can read them by itself, and the whole buffer."""
+        assert self._transfer is not None
+        if self._num_buffers < BUFFERS:
+            self._num_buffers += 1
             buffer = self._transfer.host_buffer(self._most * numbers.element_size())
         else:
             buffer, arrived = self._ring.pop(0)
             arrived()
         staged = buffer[: numbers.nbytes].view(numbers.dtype)
         staged.copy_(numbers)
-        there = self._there[: len(numbers)]
-        self._transfer.upload(staged, there)
-        self._ring.append((buffer, self._transfer.download([])))
-        return there
+        return staged, buffer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,14 +13,16 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, RequestError
 from hotshoe.host import granted_memory
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes
+from hotshoe.layers.weights import HOST
 from hotshoe.loader.adapter import read_adapter
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, Model
 from hotshoe.runner.granted import enough_memory
+from hotshoe.runner.inbox import ALIGNMENT_BYTES, Inbox
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.rows import StepInputs
 from hotshoe.slots import TransferOp
-from hotshoe.types import NewRow
+from hotshoe.types import StepPlan
 
 GIB = 2**30
 
@@ -40,13 +42,22 @@ class AdapterRows:
     ) -> None:
         self._table = table
         self._device = device
+        self._ahead: Sequence[str] = ()
         self._names: list[str | None] = [None] * limits.max_num_seqs
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
-        table.reserve(recorded, device, transfer)
+        # No larger step may write where recordings read.
+        nbytes = 4 * (2 * recorded + table.limits.max_adapters + 1) + 3 * ALIGNMENT_BYTES
+        whole, sampling = (
+            Inbox(transfer, device, nbytes, limits.max_steps_in_flight) for _ in range(2)
+        )
+        stages = (lambda arrays: whole.stage(arrays)[0]), (lambda arrays: sampling.stage(arrays)[0])
+        table.reserve(recorded, stages, (device, transfer))
 
-    def set_row(self, new: NewRow) -> None:
-        """Take over what a new row names."""
-        self._names[new.row] = new.params.adapter
+    def take(self, plan: StepPlan) -> None:
+        """Take over what new rows name, and what later steps need."""
+        for new in plan.new_rows:
+            self._names[new.row] = new.params.adapter
+        self._ahead = plan.adapters_ahead
 
     def end(self) -> None:
         """Let no adapter take part in what follows, which no request asks for."""
@@ -60,6 +71,7 @@ class AdapterRows:
         """Let a step of so many tokens be recorded in which adapters may change so much."""
         self.end()
         if changes:
+            self._table.clear()
             self.pad(size, changes)
 
     def pad(self, size: int, changes: Changes) -> None:
@@ -71,7 +83,7 @@ class AdapterRows:
         """While active, have the output matrix given `count` tokens of one row."""
         uses = self._table.uses
         if uses:
-            self._table.begin([self._names[row]], [count], torch.arange(count), self._device)
+            self._table.one(self._names[row], count, self._device)
         try:
             yield
         finally:
@@ -81,17 +93,23 @@ class AdapterRows:
         """Let the adapters of a step's rows take part; tell what they change."""
         names = [self._names[row] for row in inputs.rows.tolist()]
         counts = np.diff(inputs.query_start_loc).tolist()
-        sample_at = torch.from_numpy(inputs.sample_at).long()
-        return self._table.begin(names, counts, sample_at, self._device)
+        return self._table.begin(names, counts, inputs.sample_at, self._ahead)
 
 
-def adapter_table(config: EngineConfig) -> AdapterTable | None:
-    """Make room for adapters, if the configuration asks for it."""
+def adapter_table(config: EngineConfig, device: str) -> AdapterTable | None:
+    """Make room for adapters, if the configuration asks for it.
+
+    Args:
+        config: Of the engine.
+        device: Where steps run; nothing comes ahead to the host itself.
+    """
     if not config.enable_lora:
         return None
+    ahead = 0 if torch.device(device) == HOST else config.loras_ahead
     targets = tuple(config.lora_target_modules)
+    places = config.max_loras + ahead
     room = int((config.lora_host_memory_gib or 0) * GIB) or _share_of_host(config)
-    return AdapterTable(AdapterLimits(config.max_loras, config.max_lora_rank, targets, room))
+    return AdapterTable(AdapterLimits(places, config.max_lora_rank, targets, ahead, room))
 
 
 def check_model(table: AdapterTable, model: Model, config: ModelConfig, alone: bool) -> None:

@@ -129,15 +129,14 @@ class Runner:
                 self._pooling.set_row(new)
                 self._given.set_row(new)
             self._special[new.row] = special
-            if self._adapters is not None:
-                self._adapters.set_row(new)
+        if self._adapters is not None:
+            self._adapters.take(plan)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         if self._ahead is not None:
             self._ahead.begin(plan)
         step = self._run(plan.step_id, self._rows.advance(plan))
-        step.drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
-        if plan.parents:
-            step.drafts = branching(plan)
+        chains = zip(plan.draft_rows, plan.drafts, strict=True)
+        step.drafts = branching(plan) if plan.parents else dict(chains)
         return step
 
     @torch.inference_mode()

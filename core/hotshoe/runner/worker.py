@@ -214,7 +214,7 @@ class TorchWorker:
             redundant_experts=config.num_redundant_experts if config.enable_eplb else None,
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
-            adapters=adapter_table(config),
+            adapters=adapter_table(config, self._selector.judged.device),
             further=wants_further(config),
             offload=offload_of(config, self._selector.judged.device),
         )
@@ -271,7 +271,7 @@ class TorchWorker:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
         sample = choose("sample", SampleSpec(vocab_size))
-        spec = TransferSpec(self._max_steps, fetches=ctx.offload is not None)
+        spec = TransferSpec(self._max_steps, self._config.fetches)
         overlaps = self._platform.asynchronous
         transfer = choose("transfer", spec) if overlaps else Transfer(spec, facts)
         if ctx.offload is not None:

@@ -17,13 +17,13 @@ class WaitingQueue:
     O(log n), amortized.
 
     Attributes:
-        requests: Those in it, by order.
+        requests: Those in it, by order. `heap` has their orders, and more.
         num_tokens: Known ones of all of them.
     """
 
     def __init__(self) -> None:
         self.requests: dict[tuple[int, int], Request] = {}
-        self._heap: list[tuple[int, int]] = []
+        self.heap: list[tuple[int, int]] = []
         self.num_tokens = 0
 
     def __len__(self) -> int:
@@ -33,24 +33,24 @@ class WaitingQueue:
         """Add a request."""
         assert request.order not in self.requests
         self.requests[request.order] = request
-        heapq.heappush(self._heap, request.order)
+        heapq.heappush(self.heap, request.order)
         self.num_tokens += len(request.token_ids)
 
     def first(self) -> Request | None:
         """Return the request to be served next, leaving it in the queue."""
-        while self._heap:
-            request = self.requests.get(self._heap[0])
+        while self.heap:
+            request = self.requests.get(self.heap[0])
             if request is not None:
                 return request
-            heapq.heappop(self._heap)
+            heapq.heappop(self.heap)
         return None
 
     def remove(self, request: Request) -> None:
         """Take out a request, be it first or not."""
         del self.requests[request.order]
         self.num_tokens -= len(request.token_ids)
-        if len(self._heap) > 2 * len(self.requests) + 16:
-            self._heap = sorted(self.requests)
+        if len(self.heap) > 2 * len(self.requests) + 16:
+            self.heap = sorted(self.requests)
 
     def grow(self, request: Request, count: int) -> None:
         """Count tokens that were appended to a request in it, or are about to be."""

@@ -60,7 +60,7 @@ class Scheduler:
             step_tokens=config.max_num_batched_tokens,
         )
         self._requests: dict[str, Request] = {}
-        self._waiting = WaitingQueue() if waiting is None else waiting
+        self.waiting = WaitingQueue() if waiting is None else waiting
         self._running: list[Request] = []
         self._rows: list[Request | None] = [None] * config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs))
@@ -84,11 +84,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._aside)
+        return len(self.waiting) + len(self._aside)
 
     @property
     def num_waiting_tokens(self) -> int:
-        return self._waiting.num_tokens + self._aside.num_tokens
+        return self.waiting.num_tokens + self._aside.num_tokens
 
     def has_work(self) -> bool:
         """Return whether a step is to be updated, or a request unfinished that may be run."""
@@ -211,7 +211,7 @@ class Scheduler:
                 if request.finished:
                     continue
                 request.num_pending_steps -= 1
-                self._waiting.grow(request, 1)
+                self.waiting.grow(request, 1)
             token_ids = request.token_ids
             token_ids.append(token)
             output = TokenOutput(
@@ -258,16 +258,16 @@ class Scheduler:
 
     def _queue_of(self, request: Request) -> WaitingQueue:
         """Return where a request waits."""
-        return self._waiting if request.ready and not request.held else self._aside
+        return self.waiting if request.ready and not request.held else self._aside
 
     def _share(self) -> int:
         """Return how many requests the next step may compute: all, or those whose turn it is."""
         config = self.config
         if not config.in_turns:
             return config.max_num_seqs
-        first, wanting = self._waiting.first(), len(self._running)
+        first, wanting = self.waiting.first(), len(self._running)
         if first is not None and not first.num_pending_steps and self._find_room(first):
-            wanting = min(wanting + len(self._waiting), config.max_num_seqs)
+            wanting = min(wanting + len(self.waiting), config.max_num_seqs)
         return -(-wanting // config.max_in_flight_steps)
 
     def _schedule_turn(self, step: ScheduledStep) -> int:
@@ -343,9 +343,9 @@ class Scheduler:
 
     def _schedule_waiting(self, step: ScheduledStep, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
-        waiting, rows = self._waiting.requests, step.plan.rows
+        waiting, rows = self.waiting.requests, step.plan.rows
         while waiting and budget and self._free_rows and len(rows) < step.max_rows:
-            request = self._waiting.first()
+            request = self.waiting.first()
             if request is None or request.num_pending_steps:
                 return
             hit = self._find_room(request)
@@ -383,7 +383,7 @@ class Scheduler:
             self.last_wait_s = request.scheduled_s - request.queued_s
             self._num_prompt_tokens += request.num_prompt_tokens
             self._num_cached_tokens += start
-        self._waiting.start(request)
+        self.waiting.start(request)
         insort(self._running, request, key=_ORDER)
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), self.cache.block_ids(request.tables)
@@ -431,7 +431,7 @@ class Scheduler:
         self._release(request)
         request.was_preempted = True
         self._refused = None
-        self._waiting.push(request)
+        self.waiting.push(request)
         self._num_preemptions += 1
         return request
 
@@ -442,7 +442,7 @@ class Scheduler:
         self.cache.free(request)
         self._rows[request.row] = None
         heapq.heappush(self._free_rows, request.row)
-        self._waiting.stop(request)
+        self.waiting.stop(request)
         request.row = None
         request.fast_until = request.num_accepted = 0
 
@@ -481,7 +481,7 @@ class Scheduler:
             request.num_accepted = len(accepted)
             request.num_computed_tokens += len(accepted)
         else:
-            self._waiting.grow(request, len(accepted))
+            self.waiting.grow(request, len(accepted))
 
     def _end(
         self, request: Request | None, outputs: list[TokenOutput], reason: FinishReason, **more: Any

@@ -439,7 +439,7 @@ class TransferSpec:
     """Movement of a step's small data between the host and an asynchronous device.
 
     Attributes:
-        fetches: Weights come from host memory, too, beside the device's work.
+        fetches: Weights or adapters come from host memory, too, beside the device's work.
     """
 
     max_steps_in_flight: int

@@ -1,11 +1,10 @@
 """The two messages between scheduler and worker: what to compute, and what came out.
 
 A *row* is a persistent place for one running request, `0 <= row < max_num_seqs`. The scheduler
-hands rows out and takes them back; the worker keeps per-row state (tokens, block table, sampling
-parameters) and never sees a request leave: a row is initialized anew. Both sides derive
-the rest alike: a row samples one token in a step exactly when the step computes its last known
-token, and its token count then grows by one. A row that also verifies drafts yields the accepted
-ones before that token, and the plan of its next step says by how many its count grew further.
+hands rows out and takes them back; the worker keeps per-row state and never sees a request leave: a
+row is initialized anew. Both sides derive the rest alike: a row samples one token in a step exactly
+when the step computes its last known token, and its token count then grows by one. A row that also
+verifies drafts yields the accepted ones first, and its next plan says how many.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,9 +46,9 @@ class NewRow:
 class StepPlan:
     """One step's work. Small host data, equal on every rank.
 
-    `rows[i]` computes its next `num_scheduled_tokens[i]` tokens. Changes to block tables of
-    rows that are not new are four parallel lists: group `block_groups[j]` has
-    `block_table[block_rows[j], block_cols[j]] = block_ids[j]`.
+    `rows[i]` computes its next `num_scheduled_tokens[i]` tokens. Changes to block tables of rows
+    that are not new are parallel lists: group `block_groups[j]` has `block_table[block_rows[j],
+    block_cols[j]] = block_ids[j]`. Waiting requests need `adapters_ahead`.
 
     Row `mask_rows[k]`, which samples in this step, may take only the tokens whose bits are set in
     `masks[k]`: token t is bit t mod 32 of the t // 32-th little-endian 32-bit word, and there are
@@ -86,6 +85,7 @@ class StepPlan:
     known_rows: list[int] = field(default_factory=list)
     known_tokens: list[int] = field(default_factory=list)
     num_ahead: int = 0
+    adapters_ahead: list[str] = field(default_factory=list)
     parents: dict[int, list[int]] = field(default_factory=dict)
     taken: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 

@@ -107,6 +107,7 @@ SAMPLES = {
     "enable_lora": (["--enable-lora"], True),
     "lora_modules": (["--lora-modules", "sql=path"], {"sql": "path"}),
     "max_loras": (["--max-loras", "2"], 2),
+    "max_loras_ahead": (["--max-loras-ahead", "3"], 3),
     "max_lora_rank": (["--max-lora-rank", "64"], 64),
     "lora_host_memory_gib": (["--lora-host-memory-gib", "2.5"], 2.5),
     "lora_target_modules": (["--lora-target-modules", "q_proj"], ["q_proj"]),

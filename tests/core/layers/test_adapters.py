@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from hotshoe.errors import MemoryLimitError
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Linear, Matrix
 from hotshoe.layers.adapters import Factors
-from hotshoe.slots import SLOTS, Selector
+from hotshoe.slots import SLOTS, Selector, TransferSpec
+from hotshoe.slots.reference.transfer import Transfer
 
 
 def adapted(ctx: BuildContext, limits: AdapterLimits) -> tuple[AdapterTable, Linear]:
@@ -19,7 +21,7 @@ def adapted(ctx: BuildContext, limits: AdapterLimits) -> tuple[AdapterTable, Lin
 
 
 def begin(table: AdapterTable, *names: str | None) -> bool:
-    return table.begin(names, [1] * len(names), torch.arange(len(names)), "cpu")
+    return table.begin(names, [1] * len(names), np.arange(len(names)))
 
 
 def test_the_longest_unused_gives_way(ctx: BuildContext) -> None:
@@ -37,6 +39,36 @@ def test_the_longest_unused_gives_way(ctx: BuildContext) -> None:
             a, b, *_ = factors[name] if name else Factors(torch.zeros(1, 8), torch.zeros(6, 1))
             torch.testing.assert_close(y[row], 0.5 * b @ (a @ x[row]))
     assert not begin(table, None, None)
+
+
+def test_adapters_come_ahead_of_the_steps_that_need_them(ctx: BuildContext) -> None:
+    table, linear = adapted(ctx, AdapterLimits(3, 2, (), 1))
+    table._landing.open("cpu:0", Transfer(TransferSpec(2, fetches=True), ctx.selector.facts))
+    factors = {}
+
+    def load(name: str) -> None:
+        factors[name] = Factors(torch.randn(2, 8), torch.randn(6, 2))
+        table.load(name, {"w": factors[name]})
+
+    def check(*names: str, ahead: tuple[str, ...] = ()) -> set[str]:
+        assert table.begin(names, [1] * len(names), np.arange(len(names)), ahead)
+        x, y = torch.randn(len(names), 8), torch.zeros(len(names), 6)
+        linear._adapted(y, x)
+        for row, name in enumerate(names):
+            a, b, *_ = factors[name]
+            torch.testing.assert_close(y[row], b @ (a @ x[row]))
+        return set(table._places)
+
+    for name in "abcde":
+        load(name)
+    assert check("a", "b", ahead=("c", "d")) == {"a", "b", "c"}
+    assert check("a", "b", ahead=("c", "d")) == {"a", "b", "c"}
+    assert check("c", "b", ahead=("d",)) == {"d", "b", "c"}  # behind which d arrives
+    load("d")  # anew, while the one before is on its way
+    assert check("c", "e", ahead=("d",)) == {"d", "e", "c"}
+    assert check("d", "e", ahead=("a",)) == {"d", "e", "a"}
+    table.drop("a")
+    assert check("d", "e") == {"d", "e"}
 
 
 def test_host_memory_is_counted_before_it_is_taken(ctx: BuildContext) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,7 +34,7 @@ def test_rows_are_scaled_as_the_embedding_scales_its_own(ctx: BuildContext) -> N
     table.load("whole", {"e": Factors(*torch.empty(2, 0, 0), whole=whole)})
     ids, x = torch.tensor([5, 0, 3]), torch.randn(3, SIZE)
     plain, scores = embedding(ids), logits(x)
-    found = table.begin(["whole", None, "low"], [1, 1, 1], torch.arange(3), "cpu")
+    found = table.begin(["whole", None, "low"], [1, 1, 1], np.arange(3))
     assert found == Changes.APART, "no recording knows them"
     wanted = plain.clone()
     wanted[0] = 2.5 * whole[5]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -132,7 +133,7 @@ def test_ranks_record_alike_whosever_experts_change(recordable: BuildContext, na
     table.load("one", table.own({name: LOW}))
     assert all(layer.is_open for layer in layers)
     assert table.recordable() == (*plain, Changes.EXPERTS)
-    assert table.begin(["one"], [3], torch.arange(3), "cpu") == Changes.EXPERTS
+    assert table.begin(["one"], [3], np.arange(3)) == Changes.EXPERTS
     assert layers[0].of(3) is not None
     table.drop("one")
     assert table.recordable() == (*plain, Changes.EXPERTS), "recordings stay"
@@ -142,7 +143,7 @@ def test_experts_that_are_not_recordable_are_in_no_recording(ctx: BuildContext) 
     table = AdapterTable(AdapterLimits(1, RANK))
     layer = experts(ctx, (8, 5), table=table)
     table.load("one", table.own({"0.gate": LOW}))
-    assert table.begin(["one"], [3], torch.arange(3), "cpu") == Changes.APART
+    assert table.begin(["one"], [3], np.arange(3)) == Changes.APART
     assert layer.of(3) is not None and Changes.EXPERTS not in table.recordable()
 
 
@@ -165,7 +166,7 @@ def test_a_place_is_an_adapters_part_of_one_expert(recordable: BuildContext) -> 
     layer._owners = torch.tensor([0, 1, 2, -(1 << 30)], dtype=torch.int32)
     for name in ("one", "two"):
         table.load(name, table.own({"0.gate": LOW}))
-    table.begin(["two", None, "one"], [1, 1, 1], torch.arange(3), "cpu")
+    table.begin(["two", None, "one"], [1, 1, 1], np.arange(3))
     at = {name: table._places[name] for name in ("one", "two")}
     tokens, chosen = torch.tensor([0, 0, 1, 2, 2, 0]), torch.tensor([2, 3, 1, 1, 3, 0])
     found = layer.places(table.uses[3], tokens, chosen).places
@@ -197,7 +198,7 @@ def test_ranks_add_up_what_one_device_computes_wherever_experts_are(ctx: BuildCo
             op.load_gate_up(place, {"weight": [own["gate"], own["up"]]})
             op.load_down(place, {"weight": [own["down"]]})
         table.load("one", factors)
-        table.begin(["one", None], [5, 2], torch.arange(count), "cpu")
+        table.begin(["one", None], [5, 2], np.arange(count))
         between = layer.of(count)
         assert between is not None
         return op.adapted(x, logits, None, share.placement, between)

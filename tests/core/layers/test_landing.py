@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hotshoe.layers.landing import COPIES, Landing, Piece
+from hotshoe.layers.landing import BUFFERS, Landing, Piece
 
 PLACES = 2
 
@@ -25,6 +25,17 @@ class Late:
     def upload(self, source: Tensor, target: Tensor) -> None:
         target.copy_(source)
         self.pending.append((source, source.clone()))
+
+    def fetch(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+        for source, target in copies:
+            target.fill_(float("nan"))
+            self.pending.append((source, source.clone()))
+
+        def arrive() -> None:
+            for source, target in copies:
+                target.copy_(source)
+
+        return arrive
 
     def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
         number = len(self.pending)
@@ -60,7 +71,30 @@ def test_a_place_holds_its_last_adapter_alone(device: str) -> None:
             for i, matrix in enumerate(matrices):
                 numbers = wanted[there].get(i, torch.zeros(matrix.shape[1]))
                 assert torch.equal(matrix[place], numbers)
-    assert transfer.buffers == (0 if device == "cpu" else COPIES)
+    assert transfer.buffers == (0 if device == "cpu" else BUFFERS)
+
+
+def test_what_is_fetched_arrives_in_its_place() -> None:
+    matrix, landing, transfer = torch.zeros(PLACES, 4), Landing(), Late()
+    landing.grow(4, torch.float32, "cpu:0")
+    landing.open("cpu:0", transfer)
+    numbers = {name: torch.randn(4) for name in "abc"}
+    for name, own in numbers.items():
+        landing.keep(name, 0, [(matrix, own)])
+    landing.fill(0, "a")
+    for name in "bcbacbca":
+        assert landing.can_fetch(name)
+        landing.fetch(name)
+        before = matrix.clone()
+        landing.arrive(None)
+        assert torch.equal(matrix, before)
+        landing.fetch(name)
+        landing.arrive(1)
+        assert torch.equal(matrix, torch.stack([numbers["a"], numbers[name]]))
+        landing.fill(0, "a")
+    assert transfer.buffers == BUFFERS
+    assert not landing.can_fetch("d")
+    assert not Landing().can_fetch("a")
 
 
 def test_a_dropped_adapter_leaves_zeros() -> None:

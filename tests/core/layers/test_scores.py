@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext, Changes, Scores
@@ -18,7 +19,7 @@ def test_adapters_change_scores(ctx: BuildContext) -> None:
     empty = torch.empty(0, 0)
     table.load("whole", table.own({"gate": Factors(empty, empty, whole=whole)}))
     x = torch.randn(3, 8)
-    begun = table.begin(["low", None, "whole"], [1, 1, 1], torch.arange(3), "cpu")
+    begun = table.begin(["low", None, "whole"], [1, 1, 1], np.arange(3))
     assert begun == Changes.APART
     y = scores(x)
     assert y.dtype == torch.float32

@@ -54,4 +54,4 @@ def test_removed_requests_leave_neither_memory_nor_keys_behind() -> None:
             assert alive() is None
     finally:
         gc.enable()
-    assert len(queue._heap) < 50
+    assert len(queue.heap) < 50

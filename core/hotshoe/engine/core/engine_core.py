@@ -20,6 +20,7 @@ from hotshoe.engine.client import STEP_SIZES, EngineStats, PauseMode
 from hotshoe.engine.core.counts import StepCounts, engine_stats
 from hotshoe.engine.core.fairness import FairQueue
 from hotshoe.engine.core.kv_exchange import KVExchange, open_exchange
+from hotshoe.engine.core.lookahead import next_adapters
 from hotshoe.engine.core.seeds import Seeds
 from hotshoe.engine.core.workers import Workers
 from hotshoe.engine.start.places import read_tokenizer
@@ -76,7 +77,7 @@ class EngineCore:
         except BaseException:
             self.workers.close()
             raise
-        self._depth = config.num_steps_in_flight
+        self._depth, self._loras_ahead = config.num_steps_in_flight, config.loras_ahead
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -132,9 +133,8 @@ class EngineCore:
             room = self._shares.share(new.tenant, len(new.token_ids), room)
         if len(new.ids) > room:
             raise QueueFullError(
-                f"{self._scheduler.num_waiting} requests with "
-                f"{self._scheduler.num_waiting_tokens} tokens are waiting already; "
-                f"try again in {self.retry_after_s:.0f} s",
+                f"{self._scheduler.num_waiting} requests with {self._scheduler.num_waiting_tokens} "
+                f"tokens are waiting already; try again in {self.retry_after_s:.0f} s",
                 self.retry_after_s,
             )
         labels = (new.priority, new.cache_salt, new.tenant, new.pooling, new.embeds, self._eos)
@@ -216,6 +216,8 @@ class EngineCore:
                     break
                 assert self.workers.main is not None
                 plan.num_ahead = 0 if self._drafting is None else self._drafting.num_ahead
+                if self._loras_ahead:
+                    plan.adapters_ahead = next_adapters(self._scheduler.waiting, self._loras_ahead)
                 self._in_flight.append((plan, self.workers.main.execute(plan)))
             if not self._in_flight:
                 if self._constraints is not None and self._compiling:
@@ -229,8 +231,7 @@ class EngineCore:
             outputs += news if self._constraints is None else self._constraints.advance(news)
             if self._drafting is not None:
                 extend = None if self._constraints is None else self._constraints.extend
-                vocab_size = self.info.vocab_size
-                self._drafting.advance(plan, outputs, vocab_size, extend, result.ahead)
+                self._drafting.advance(plan, outputs, self.info.vocab_size, extend, result.ahead)
         except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise

@@ -155,8 +155,7 @@ def _decide_rest(selector: PaperSelector, setup: EngineSetup, vocab_size: int) -
     """Decide what the runner asks for, beside the layers; return what is recorded, in words."""
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
-        fetches = setup.config.offloads
-        questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT, fetches)))
+        questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT, setup.config.fetches)))
     graph, said = recordable(selector, setup.config, setup.platform.asynchronous)
     if graph is not None:
         questions.append(("graph", graph))

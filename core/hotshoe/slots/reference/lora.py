@@ -1,5 +1,9 @@
 """Reference of slot `lora`."""
 
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -9,8 +13,25 @@ from hotshoe.slots.specs import LoraSpec
 
 #: Adapters up to which all tokens are multiplied by all of them.
 TOGETHER = 64
-#: Numbers of 4 bytes to a multiple of which kernels are compiled once.
-ALIGNED = 4
+Ints: TypeAlias = npt.NDArray[np.int32]
+
+
+def arranged(places: Ints, max_adapters: int, length: int) -> tuple[list[Ints], list[int]]:
+    """Return what `LoraTokens` has, on the host.
+
+    Args:
+        places: [num_tokens], -1 for no adapter.
+        max_adapters: Places that there are.
+        length: Of the arrays of tokens; those behind `num_tokens` have no adapter.
+    """
+    last = np.full(length, max_adapters, np.int32)
+    np.copyto(last[: len(places)], places, where=places >= 0)
+    counts = np.bincount(last, minlength=max_adapters + 1)[:max_adapters]
+    starts = np.zeros(max_adapters + 1, np.int32)
+    np.cumsum(counts, out=starts[1:])
+    order = np.argsort(last, kind="stable").astype(np.int32)
+    known = np.where(last == max_adapters, np.int32(-1), last)
+    return [known, order, starts], np.flatnonzero(counts).tolist()
 
 
 def tokens_of(places: Tensor, max_adapters: int, device: str) -> LoraTokens:
@@ -21,16 +42,9 @@ def tokens_of(places: Tensor, max_adapters: int, device: str) -> LoraTokens:
         max_adapters: Places that there are.
         device: Where tokens are computed.
     """
-    count, ends = len(places), max_adapters + 1
-    packed = torch.zeros(3, -(-max(count, ends) // ALIGNED) * ALIGNED, dtype=torch.int32)
-    last = torch.where(places < 0, max_adapters, places)
-    packed[0, :count] = places
-    packed[1, :count] = torch.argsort(last, stable=True)
-    counts = torch.bincount(last, minlength=ends)
-    packed[2, 1:ends] = counts[:max_adapters].cumsum(0)
-    used = counts[:max_adapters].nonzero().flatten().tolist()
-    there = packed.to(device)  # at once
-    return LoraTokens(there[0, :count], there[1, :count], there[2, :ends], used)
+    arrays, used = arranged(places.numpy(), max_adapters, len(places))
+    there, order, starts = (torch.from_numpy(array).to(device) for array in arrays)
+    return LoraTokens(there, order, starts, used)
 
 
 def ordered(places: Tensor, max_adapters: int) -> LoraTokens:
