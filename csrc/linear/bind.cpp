@@ -35,14 +35,15 @@ void linear_(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t m, int x
                   (void*)y, y_stride, gate});
 }
 
-int64_t groups_nbytes(int bits, int64_t n, int64_t k, int64_t group, bool minima) {
-  return linear::Groups(bits, n, k, group, 0, minima).total_bytes();
+int64_t groups_nbytes(int bits, int64_t n, int64_t k, int64_t group, bool minima, int x_dtype) {
+  return linear::Groups(bits, n, k, group, 0, minima, DType(x_dtype)).total_bytes();
 }
 
-void pack_groups(int bits, int64_t n, int64_t k, int64_t group, uintptr_t packed,
+void pack_groups(int bits, int64_t n, int64_t k, int64_t group, int x_dtype, uintptr_t packed,
                  int64_t row_begin, int64_t rows, uintptr_t values, uintptr_t scales,
                  uintptr_t minima) {
-  linear::pack_groups(linear::Groups(bits, n, k, group, 0, minima != 0), (void*)packed,
+  const linear::Groups w(bits, n, k, group, 0, minima != 0, DType(x_dtype));
+  linear::pack_groups(w, (void*)packed,
                       {row_begin, rows, (const uint8_t*)values, (const float*)scales,
                        (const float*)minima});
 }
@@ -50,8 +51,8 @@ void pack_groups(int bits, int64_t n, int64_t k, int64_t group, uintptr_t packed
 void linear_groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima,
                    uintptr_t packed, int64_t m, int x_dtype, uintptr_t x, int64_t x_stride,
                    uintptr_t bias, int y_dtype, uintptr_t y, int64_t y_stride) {
-  linear::linear_groups({linear::Groups(bits, n, k, group, offset, minima), (const void*)packed, m,
-                         DType(x_dtype), (const void*)x, x_stride, (const float*)bias,
+  const linear::Groups w(bits, n, k, group, offset, minima, DType(x_dtype));
+  linear::linear_groups({w, (const void*)packed, m, (const void*)x, x_stride, (const float*)bias,
                          DType(y_dtype), (void*)y, y_stride});
 }
 
@@ -86,10 +87,12 @@ void bind_linear(nb::module_& m) {
         "rows and above. A row that holds a NaN gives NaN.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together, or an unknown activation.");
   m.def("linear_groups_nbytes", &groups_nbytes, "bits"_a, "n"_a, "k"_a, "group"_a, "minima"_a,
+        "x_dtype"_a,
         "Bytes of a packed [n, k] weight of 4 or 8 bits with scales by group, and minima.\n\n"
-        "Raises:\n    ValueError: sizes that cannot be.");
-  m.def("linear_groups_pack", &pack_groups, "bits"_a, "n"_a, "k"_a, "group"_a, "packed"_a,
-        "row_begin"_a, "rows"_a, "values"_a, "scales"_a, "minima"_a, Unlocked(),
+        "x_dtype: 0 float32, or 1 bfloat16, for which scales have 16 bits.\n\n"
+        "Raises:\n    ValueError: sizes that cannot be, or another type of x.");
+  m.def("linear_groups_pack", &pack_groups, "bits"_a, "n"_a, "k"_a, "group"_a, "x_dtype"_a,
+        "packed"_a, "row_begin"_a, "rows"_a, "values"_a, "scales"_a, "minima"_a, Unlocked(),
         "Pack rows [row_begin, row_begin + rows) into `packed`, which is zero before.\n\n"
         "values is the address of uint8 [rows, k], scales and minima those of float32\n"
         "[rows, k / group]; minima may be 0. A weight is scale * value + minimum.\n\n"

@@ -1,9 +1,12 @@
 // y = x W^T + bias for weights of 4 or 8 bits whose scales belong to groups of k.
 //
-// A weight is d * q + m with an unsigned q; d, and m where there are minima, are float32 by row and
+// A weight is d * q + m with an unsigned q; d, and m where there are minima, belong to a row and a
 // group. Without minima m is -d * offset. Rows are cut into blocks of 16. A block holds group after
-// group, each as lines of 64 bytes that are 32 bits of each row:
-//   [groups][group * bits / 32][16] uint32, the lowest bits first; then float d[16], then m[16]
+// group, each as lines of 64 bytes that are 32 bits of each row, and scales behind them:
+//   x is float32   [groups]([group * bits / 32][16] uint32, the lowest bits first; [d, m][16] float)
+//   x is bfloat16  [16] float, powers of two, which are factors of float16, then as above; without
+//                  minima two groups share a line of scales
+// The largest scale of a row is near the top of float16: all keep 11 bits that are not 2^28 smaller.
 // N is padded to 16 with zeros, K is a multiple of the group, a group one of 32 bits.
 #pragma once
 
@@ -16,9 +19,13 @@ struct Groups {
   int64_t n, k, group;
   int offset;  // added to values while packing, so that none is negative
   bool minima;
+  DType x;  // of what W is multiplied by
 
-  Groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima)
-      : bits(bits), n(n), k(k), group(group), offset(offset), minima(minima) {
+  Groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima, DType x)
+      : bits(bits), n(n), k(k), group(group), offset(offset), minima(minima), x(x) {
+    if (x != DType::f32 && x != DType::bf16) {
+      throw std::invalid_argument("x must be float32 or bfloat16");
+    }
     if (bits != 4 && bits != 8) throw std::invalid_argument("groups have 4 or 8 bits");
     if (n < 1 || k < 1) throw std::invalid_argument("N and K must be at least 1");
     if (group < 1 || group * bits % 32 || k % group) {
@@ -28,8 +35,14 @@ struct Groups {
 
   int64_t lines() const { return group * bits / 32; }  // of a group
   int64_t groups() const { return k / group; }
-  int64_t group_bytes() const { return (lines() + 1 + minima) * kLineBytes; }
-  int64_t block_bytes() const { return groups() * group_bytes(); }
+  bool narrow() const { return x == DType::bf16; }
+  int64_t unit() const { return narrow() && !minima ? 2 : 1; }  // groups that share scales' lines
+  int64_t unit_bytes() const {
+    return (unit() * lines() + (narrow() ? 1 : 1 + minima)) * kLineBytes;
+  }
+  int64_t block_bytes() const {
+    return narrow() * kLineBytes + divide_up(groups(), unit()) * unit_bytes();
+  }
   int64_t blocks() const { return divide_up(n, kBlockRows); }
   int64_t total_bytes() const { return blocks() * block_bytes(); }
 };
@@ -44,12 +57,11 @@ struct GroupRows {
 // Writes rows into `packed`, which is zero where padding is.
 void pack_groups(const Groups& w, void* packed, const GroupRows& rows);
 
-// Strides count elements. x is bfloat16 or float32.
+// Strides count elements. x has the type that the weight is packed for.
 struct GroupsCall {
   Groups w;
   const void* weights;  // packed
   int64_t m;
-  DType x_dtype;
   const void* x;
   int64_t x_stride;
   const float* bias;  // [n] or null

@@ -11,6 +11,8 @@ NAN = float("nan")
 OFFSET = 8
 #: Rounding of weights or results, and of sums.
 UNIT = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+#: Rounding of the scales that x of a type meets.
+SCALES = {torch.float32: 0.0, torch.bfloat16: 2.0**-11}
 
 
 class Weight:
@@ -28,16 +30,18 @@ class Weight:
         self.wide = scale * self.q + least
         self.size = (scale * self.q).abs() + least.abs()
 
-    def pack(self, native: ModuleType, cuts: tuple[int, ...] = ()) -> Tensor:
+    def pack(
+        self, native: ModuleType, cuts: tuple[int, ...] = (), dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         n = self.shape[1]
-        nbytes = native.linear_groups_nbytes(*self.shape, self.minima)
+        nbytes = native.linear_groups_nbytes(*self.shape, self.minima, CODES[dtype])
         memory = torch.zeros(nbytes + 64, dtype=torch.uint8)
         packed = memory[-memory.data_ptr() % 64 :][:nbytes]
         for begin, end in reversed(list(zip((0, *cuts), (*cuts, n), strict=True))):
             rows = [None if t is None else t[begin:end] for t in (self.q, self.d, self.m)]
             addresses = [0 if t is None else t.data_ptr() for t in rows]
             native.linear_groups_pack(
-                *self.shape, packed.data_ptr(), begin, end - begin, *addresses
+                *(*self.shape, CODES[dtype], packed.data_ptr(), begin, end - begin), *addresses
             )
         return packed
 
@@ -69,26 +73,44 @@ def run(
 def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], minima: bool) -> None:
     n, k, group = shape
     w = Weight(bits, n, k, group, minima)
-    packed = w.pack(native)
     # More rows meet weights in the dtype of x.
     direct = 4 if native.__name__.endswith(("bf16", "amx")) else 16
     for m in (0, 1, 2, 3, 5, 16, 17, 40):
         for x_dtype in (torch.float32, torch.bfloat16):
+            packed = w.pack(native, dtype=x_dtype)
             x = torch.randn(m, k + 5).to(x_dtype)[:, :k]
             for y_dtype, bias in ((torch.float32, torch.randn(n)), (x_dtype, None)):
                 got = run(native, w, packed, x, bias, y_dtype).double()
                 want = x.double() @ w.wide.T + (0 if bias is None else bias.double())
                 size = x.double().abs() @ w.size.T + (0 if bias is None else bias.double().abs())
                 unit = UNIT[y_dtype] + (UNIT[x_dtype] if m > direct else UNIT[torch.float32])
+                unit += SCALES[x_dtype]
                 assert ((got - want).abs() <= unit * size).all(), (m, x_dtype, y_dtype)
 
 
-def test_a_row_depends_on_no_other(native: ModuleType) -> None:
+@pytest.mark.parametrize("size", [1e-30, 1e-8, 1e4, 1e30])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_scales_of_any_size_keep_their_bits(native: ModuleType, bits: int, size: float) -> None:
+    w = Weight(bits, 20, 64, 32, True)
+    assert w.m is not None
+    w.d *= size
+    w.m *= size
+    packed = w.pack(native, dtype=torch.bfloat16)
+    for m in (1, 4, 20):
+        x = torch.randn(m, 64).bfloat16()
+        got = run(native, w, packed, x, None, torch.float32).double() / size
+        unit = UNIT[torch.bfloat16] if m == 20 else 2.0**-11
+        wide = x.double().abs() @ w.size.T
+        assert ((got - x.double() @ w.wide.T).abs() <= unit * wide).all()
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 16), (torch.bfloat16, 4)])
+def test_a_row_depends_on_no_other(native: ModuleType, dtype: torch.dtype, rows: int) -> None:
     w = Weight(4, 100, 256, 32, True)
-    packed, x = w.pack(native), torch.randn(16, 256)
+    packed, x = w.pack(native, dtype=dtype), torch.randn(rows, 256).to(dtype)
     whole = run(native, w, packed, x, None, torch.float32)
     native.set_threads(1)
-    for begin, end in ((0, 1), (3, 8), (15, 16)):
+    for begin, end in ((0, 1), (rows // 4, rows // 2), (rows - 1, rows)):
         part = run(native, w, packed, x[begin:end], None, torch.float32)
         assert torch.equal(part, whole[begin:end])
 
@@ -112,7 +134,7 @@ def test_what_is_not_a_number_stays_in_its_row(native: ModuleType) -> None:
 )
 def test_sizes_that_cannot_be(native: ModuleType, sizes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"bits|at least 1|multiple"):
-        native.linear_groups_nbytes(*sizes, False)
+        native.linear_groups_nbytes(*sizes, False, 0)
 
 
 def test_calls_that_cannot_be(native: ModuleType) -> None:
@@ -120,5 +142,7 @@ def test_calls_that_cannot_be(native: ModuleType) -> None:
     packed = w.pack(native)
     with pytest.raises(ValueError, match="x must be float32 or bfloat16"):
         run(native, w, packed, torch.ones(1, 32).half(), None, torch.float32)
+    with pytest.raises(ValueError, match="x must be float32 or bfloat16"):
+        w.pack(native, dtype=torch.float16)
     with pytest.raises(ValueError, match="rows beyond the weight's 4"):
-        native.linear_groups_pack(*w.shape, packed.data_ptr(), 3, 2, w.q.data_ptr(), 1, 0)
+        native.linear_groups_pack(*w.shape, 0, packed.data_ptr(), 3, 2, w.q.data_ptr(), 1, 0)

@@ -3,7 +3,8 @@
 Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
 as it is. A few rows are multiplied by weights as they come out of their bits, with sums in float32:
 up to 16, or 4 of bfloat16 on processors that multiply pairs of it. For more rows weights become
-plain numbers of the model's type, some at a time.
+plain numbers of the model's type, some at a time. Scales have 16 bits where x has: floats of 11
+bits, which each row multiplies by a power of two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SCALE_BITS, LinearSpec, QuantSpec, Verdict, linear_bytes, renewed
+from hotshoe.slots import LinearSpec, QuantSpec, Verdict, linear_bytes, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu.linear import CODES
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
@@ -50,8 +51,10 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 
 
 def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
-    """Return what a matrix takes here: scales and minima are float32."""
-    return linear_bytes(spec, BITS[spec.weight.format] if spec.weight else None, SCALE_BITS)
+    """Return the bytes as they are held: scales and minima have the bits of x."""
+    bits = 8 * torch_dtype(spec.dtype).itemsize
+    values = BITS[spec.weight.format] if spec.weight else None
+    return linear_bytes(spec, values, bits, bits)
 
 
 def _group(spec: LinearSpec) -> int:
@@ -78,7 +81,7 @@ class Linear:
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         if not self._packed.numel():
-            nbytes = self._native.linear_groups_nbytes(*self._shape, self._minima)
+            nbytes = self._native.linear_groups_nbytes(*self._shape, self._minima, self._x_code)
             self._packed = torch.zeros(nbytes, dtype=torch.uint8)
             self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
         parts = tensors["weight"]
@@ -114,6 +117,7 @@ class Linear:
         packed = values.to(torch.uint8).contiguous()
         self._native.linear_groups_pack(
             *self._shape,
+            self._x_code,
             self._packed.data_ptr(),
             row,
             part.shape[0],
