@@ -107,6 +107,9 @@ def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
             return "free text behind a first section with opening, separator or closing"
         if tag.closing and not all(tag.openings) and not tag.at_least_one:
             return "a structural tag with closing, but no opening"
+        endless = tag.separator is not None and not tag.closing
+        if endless and any(tag.openings) and not tag.at_least_one:
+            return "any number of sections behind an opening, without a closing"
         if any(a != b and a.endswith(b) for a in tag.triggers for b in tag.triggers):
             return "a trigger that another one ends with"
         schemas = tag.schemas

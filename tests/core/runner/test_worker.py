@@ -66,7 +66,7 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_loaded() -> None:
     with pytest.raises(MemoryLimitError, match=re.escape("take 2.0 GiB or more, but a test's")):
         check(1 << 29, "float32")
     check(1 << 28, "bfloat16")
-    check(1 << 30, "bfloat16", weight=QuantSpec("int4", "tensor"))
+    check(1 << 29, "bfloat16", weight=QuantSpec("int4", "tensor"))
     with pytest.raises(MemoryLimitError, match="tensor-parallel-size"):
         check(1 << 32, "bfloat16", weight=QuantSpec("int4", "tensor"))
 

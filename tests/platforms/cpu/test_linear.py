@@ -89,7 +89,7 @@ def test_bytes_are_those_of_the_packed_weight(facts: DeviceFacts) -> None:
         ({"out_dtype": "int8"}, "results of type int8"),
         ({"weight": ONLINE}, "neither plain nor int8"),
         ({"activation": PER_TOKEN}, "neither plain nor int8"),
-        ({"weight": replace(ONLINE, symmetric=False), "activation": PER_TOKEN}, "symmetric=False"),
+        ({"weight": replace(ONLINE, symmetric=False), "activation": PER_TOKEN}, "with zero points"),
         ({"weight": QuantSpec("int4", "group", 128), "activation": None}, "int4"),
         (
             {"in_features": 131073, "weight": ONLINE, "activation": PER_TOKEN},

@@ -108,7 +108,7 @@ def with_group(**changed: object) -> dict[str, object]:
             Written(PACKED, {"": packed(4, 32, True)}),
             "groups",
             {
-                "weight_packed": ("int32, 4 bits", "int4 by group of 32", 5 / 8),
+                "weight_packed": ("int32, 4 bits", "int4 by group of 32", 4.5 / 8),
                 "weight_scale": ("float16", "int4 by group of 32", None),
             },
         ),

@@ -190,6 +190,7 @@ LEADING = "with leading, marks or preface is not supported"
 #: What xgrammar refuses, and why.
 REFUSED = dict.fromkeys(("harmony", "kimi_k3", "llama3_json", "pythonic", "xlam"), LEADING)
 REFUSED["gigachat3"] = "a trigger that another one ends with"
+REFUSED["solar_open"] = "any number of sections behind an opening, without a closing"
 REFUSED["olmo3"] = "a repeated group in a regular expression"
 
 

@@ -237,7 +237,7 @@ def quantize_groups(x: Tensor, size: int, format: str) -> tuple[Tensor, Tensor]:
     rows, columns = x.shape
     padded = torch.nn.functional.pad(x, (0, -columns % size))
     values, scales = quantize_rows(padded.reshape(-1, size), format)
-    return values.view(padded.shape)[:, :columns], scales.view(rows, -1)
+    return values.view(padded.shape)[:, :columns], scales.view(rows, padded.shape[1] // size)
 
 
 def widened(values: Tensor, scales: Tensor, size: int) -> Tensor:
