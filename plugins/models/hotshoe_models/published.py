@@ -26,16 +26,23 @@ from hotshoe_models.values import (
     with_defaults,
 )
 
-EXAONE_NAMES = WeightNames(
+QWEN_NAMES = WeightNames(
     embedding="transformer.wte",
     final_norm="transformer.ln_f",
     layer="transformer.h.{}.",
     input_norm="ln_1",
     mlp_norm="ln_2",
+    qkv=("attn.c_attn",),
+    o="attn.c_proj",
+    gate_up=("mlp.w2", "mlp.w1"),
+    down="mlp.c_proj",
+    unused=(r"\.rotary_emb\.inv_freq$",),
+)
+EXAONE_NAMES = replace(
+    QWEN_NAMES,
     qkv=("attn.attention.q_proj", "attn.attention.k_proj", "attn.attention.v_proj"),
     o="attn.attention.out_proj",
     gate_up=("mlp.c_fc_0", "mlp.c_fc_1"),
-    down="mlp.c_proj",
     bare=(r"^(?=(wte|h|ln_f)\.)", "transformer."),
     unused=(r"\.rotary\.inv_freq$",),
 )
@@ -55,18 +62,6 @@ INTERNLM2_NAMES = WeightNames(
     gate_up=("feed_forward.w1", "feed_forward.w3"),
     down="feed_forward.w2",
     bare=(r"^(?=(tok_embeddings|layers|norm)\.)", "model."),
-)
-QWEN_NAMES = WeightNames(
-    embedding="transformer.wte",
-    final_norm="transformer.ln_f",
-    layer="transformer.h.{}.",
-    input_norm="ln_1",
-    mlp_norm="ln_2",
-    qkv=("attn.c_attn",),
-    o="attn.c_proj",
-    gate_up=("mlp.w2", "mlp.w1"),
-    down="mlp.c_proj",
-    unused=(r"\.rotary_emb\.inv_freq$",),
 )
 QWEN_KEYS = {
     "layer_norm_epsilon": "rms_norm_eps",
