@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
 from hotshoe.layers.adapter_names import MatrixNames
 from hotshoe.layers.adapter_room import HostRoom
 from hotshoe.layers.adapter_tokens import Stage, TokenPlaces
-from hotshoe.layers.landing import Landing, Piece
+from hotshoe.layers.landing import LANDINGS, Landing, Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.weights import WeightTable
 from hotshoe.platform import DeviceFacts
@@ -187,7 +188,7 @@ class AdapterTable:
         self._landing = Landing()
         self.reserve(0, (_stay, _stay))
         self._places: OrderedDict[str, int] = OrderedDict()
-        self._coming: tuple[str, int] | None = None  # and the place, beside the step before
+        self._rest: set[int] = set()  # places with what `pieces` does not have
 
     def takes(self, names: Iterable[str]) -> bool:
         """Tell whether adapters may change any of these matrices; all of a model are asked for."""
@@ -311,11 +312,11 @@ class AdapterTable:
             if not placed or part.magnitude is not None:
                 stored[matrix] = part
         gains = self._measure(stored)
-        self.drop(name)
-        self._changes[name] = Changes.APART if gains else max(found, default=Changes.LINEAR)
-        self._stored[name] = stored
         kind = tuple((matrix, len(pair.a)) for matrix, pair in factors.items())
         self._landing.keep(name, kind, pieces)
+        self._forget(name)
+        self._changes[name] = Changes.APART if gains else max(found, default=Changes.LINEAR)
+        self._stored[name] = stored
         self._room.book(name, nbytes)
         if gains:
             self._gains[name] = gains
@@ -357,8 +358,11 @@ class AdapterTable:
 
     def drop(self, name: str) -> None:
         """Forget an adapter, if there is one of this name."""
-        self._stored.pop(name, None)
         self._landing.drop(name)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._stored.pop(name, None)
         self._room.drop(name)
         self._gains.pop(name, None)
         self._changes.pop(name, None)
@@ -378,11 +382,12 @@ class AdapterTable:
                 `AdapterLimits`.
             counts: Tokens of each request.
             sample_at: [s]: the tokens that go on behind the last mixer.
-            ahead: Adapters of later steps, the next ones first. One of them comes to the device
+            ahead: Adapters of later steps, the next ones first. Few of them come to the device
                 beside the step.
         """
         self.uses = {}
-        self._arrive()
+        for name, place in self._landing.arrive(self._places):
+            self._put_rest(place, name)
         ahead = ahead[: self.limits.ahead]
         wanted = dict.fromkeys(name for name in names if name is not None)
         kept = {*wanted, *ahead}
@@ -475,25 +480,19 @@ class AdapterTable:
     def _put_rest(self, place: int, name: str) -> None:
         """Write what of an adapter does not come by `pieces`."""
         stored, gains = self._stored[name], self._gains.get(name, {})
-        for matrix, (layer, index) in self.layers.items():
-            layer.put(place, index, stored.get(matrix), gains.get(matrix))
+        if stored or gains or place in self._rest:
+            for matrix, (layer, index) in self.layers.items():
+                layer.put(place, index, stored.get(matrix), gains.get(matrix))
+        (self._rest.add if stored or gains else self._rest.discard)(place)
 
     def _look_ahead(self, ahead: Sequence[str], kept: Collection[str]) -> None:
-        """Start to bring the next adapter that later steps need and the device lacks."""
-        name = next((name for name in ahead if name not in self._places), None)
-        if name is None or not self._landing.can_fetch(name):
-            return
-        place = self._free(kept)
-        if place is not None:
-            self._landing.fetch(name)
-            self._places[name], self._coming = place, (name, place)
-
-    def _arrive(self) -> None:
-        """Let the coming step find the adapter that came beside the one before."""
-        if self._coming is None:
-            return
-        (name, place), self._coming = self._coming, None
-        stays = self._places.get(name) == place  # nobody has dropped it
-        self._landing.arrive(place if stays else None)
-        if stays:
-            self._put_rest(place, name)
+        """Start to bring the next adapters that later steps need and the device lacks."""
+        absent = (name for name in ahead if name not in self._places)
+        coming: list[tuple[str, int]] = []
+        for name in islice(filter(self._landing.can_fetch, absent), LANDINGS):
+            place = self._free(kept)
+            if place is not None:
+                self._places[name] = place
+                coming.append((name, place))
+        if coming:
+            self._landing.fetch(coming)

@@ -1,14 +1,15 @@
 """Brings adapters onto the device: one copy for each, however many matrices it changes.
 
-The factors of an adapter are one row of numbers in host memory. They go to a landing place on the
-device at once, by way of memory that the device can read by itself, so that the host goes on while
-they travel. From there one operation spreads them over the layers. What a later step needs travels
-beside a step, and lies in its place before the next one.
+The factors of an adapter are one row of numbers in host memory that the device can read by itself.
+They go to a landing place on the device at once, while the host goes on. From there one operation
+spreads them over the layers. What later steps need travels beside a step, and lies in its place
+before the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -18,9 +19,8 @@ from torch import Tensor
 from hotshoe.layers.weights import HOST
 from hotshoe.slots import TransferOp
 
-#: Buffers that the device reads, of which one may be on its way beside a step. Where all are under
-#: way, the host waits for the first of them.
-BUFFERS = 3
+#: Landing places: as many adapters may come beside a step.
+LANDINGS = 2
 #: Numbers of all places [places, n], contiguous in each, and those of one adapter [n] on the host.
 Piece: TypeAlias = tuple[Tensor, Tensor]
 
@@ -36,8 +36,8 @@ class Layout:
         self._targets = targets
         self.sizes = [target.shape[1] for target in targets]
         self._at: dict[int, list[Tensor]] = {}
-        #: The numbers in the landing place of the device, once they were there.
-        self.landed: tuple[Tensor, ...] = ()
+        #: The numbers in the landing places of the device, once they were there.
+        self.landed: dict[int, tuple[Tensor, ...]] = {}
 
     def at(self, place: int) -> list[Tensor]:
         """Return the numbers of one place, which is asked for again and again."""
@@ -53,6 +53,14 @@ class Packed(NamedTuple):
     layout: Layout
 
 
+class Coming(NamedTuple):
+    """Adapters that travel beside a step, their names and places, and what ends the travel."""
+
+    adapters: Sequence[Packed]
+    to: Sequence[tuple[str, int]]
+    arrived: Callable[[], None]
+
+
 class Landing:
     """Adapters in host memory by name, and what brings them to places on the device."""
 
@@ -62,38 +70,51 @@ class Landing:
         self._layouts = WeakValueDictionary[Hashable, Layout]()  # of adapters that are kept or held
         self._held: dict[int, Layout] = {}  # by the place
         self._transfer: TransferOp | None = None
-        self._there = torch.empty(0)
-        self._num_buffers = 0
-        self._ring: list[tuple[Tensor, Callable[[], object]]] = []
-        self._coming: tuple[Layout, Tensor, Callable[[], None]] | None = None
+        self._there = torch.empty(LANDINGS, 0)
+        self._coming: Coming | None = None
 
     def grow(self, numbers: int, dtype: torch.dtype, device: str) -> int:
         """Make room for one more layer's part of an adapter; return the bytes that it takes."""
         self._most, self._dtype = self._most + numbers, dtype
-        return 0 if torch.device(device) == HOST else numbers * dtype.itemsize
+        return 0 if torch.device(device) == HOST else LANDINGS * numbers * dtype.itemsize
 
     def open(self, device: str, transfer: TransferOp) -> None:
         """Take the room on a device, to which an operation copies; on the host there is none."""
         if self._transfer is None and torch.device(device) != HOST:
             self._transfer = transfer
-            self._there = torch.empty(self._most, dtype=self._dtype, device=device)
+            self._there = torch.empty(LANDINGS, self._most, dtype=self._dtype, device=device)
 
     def keep(self, name: str, kind: Hashable, pieces: Sequence[Piece]) -> None:
-        """Copy an adapter's numbers into host memory.
+        """Copy an adapter's numbers into host memory, from which the device reads them.
 
         Args:
-            name: Of the adapter, of which nothing is kept.
+            name: Of the adapter; one of this name goes when there is room for the new one.
             kind: Equal for adapters of the same layout.
             pieces: All that it changes.
         """
-        if pieces:
-            layout = self._layouts.get(kind) or Layout([target for target, _ in pieces])
-            self._layouts[kind] = layout
-            self._packed[name] = Packed(torch.cat([numbers for _, numbers in pieces]), layout)
+        if not pieces:
+            self.drop(name)
+            return
+        layout = self._layouts.get(kind) or Layout([target for target, _ in pieces])
+        self._layouts[kind] = layout
+        packed = Packed(self._joined([numbers for _, numbers in pieces]), layout)
+        self.drop(name)
+        self._packed[name] = packed
+
+    def _joined(self, parts: list[Tensor]) -> Tensor:
+        if self._transfer is None:
+            return torch.cat(parts)
+        nbytes = sum(part.nbytes for part in parts)
+        numbers = self._transfer.host_buffer(nbytes).view(parts[0].dtype)
+        return torch.cat(parts, out=numbers)
 
     def drop(self, name: str) -> None:
-        """Forget an adapter, if it is kept."""
-        self._packed.pop(name, None)
+        """Forget an adapter, if it is kept; the device has read what it was told to."""
+        if self._packed.pop(name, None) is None or self._transfer is None:
+            return
+        if self._coming is not None:
+            self._coming.arrived()
+        self._transfer.download([])()
 
     def fill(self, place: int, name: str) -> None:
         """Write an adapter over the one before, which may have changed other matrices."""
@@ -104,8 +125,8 @@ class Landing:
         if self._transfer is None:
             rows = tuple(packed.numbers.split_with_sizes(packed.layout.sizes))
         else:
-            self._send(packed.numbers)
-            rows = self._landed(packed.layout)
+            self._transfer.upload(packed.numbers, self._there[0, : len(packed.numbers)])
+            rows = self._landed(0, packed.layout)
         self._spread(place, packed.layout, rows)
 
     def _clear(self, place: int, layout: Layout | None) -> None:
@@ -119,50 +140,40 @@ class Landing:
         self._held[place] = layout
         torch._foreach_copy_(layout.at(place), rows)
 
-    def _landed(self, layout: Layout) -> tuple[Tensor, ...]:
-        """Return the parts of the landing place, which adapters of a layout share."""
-        if not layout.landed:
-            layout.landed = tuple(self._there[: sum(layout.sizes)].split_with_sizes(layout.sizes))
-        return layout.landed
+    def _landed(self, landing: int, layout: Layout) -> tuple[Tensor, ...]:
+        """Return the parts of a landing place, which adapters of a layout share."""
+        if landing not in layout.landed:
+            whole = self._there[landing, : sum(layout.sizes)]
+            layout.landed[landing] = whole.split_with_sizes(layout.sizes)
+        return layout.landed[landing]
 
     def can_fetch(self, name: str) -> bool:
         """Tell whether an adapter has numbers that may come to the device beside a step."""
         return self._transfer is not None and name in self._packed
 
-    def fetch(self, name: str) -> None:
-        """Start to copy an adapter to the device beside the next step; `arrive` comes before any
-        other copy."""
-        assert self._transfer is not None
-        packed = self._packed[name]
-        staged, buffer = self._staged(packed.numbers)
-        arrived = self._transfer.fetch([(staged, self._there[: len(staged)])])
-        self._coming = packed.layout, buffer, arrived
+    def fetch(self, to: Sequence[tuple[str, int]]) -> None:
+        """Start to copy adapters to the device beside the next step.
 
-    def arrive(self, place: int | None) -> None:
-        """Write what was fetched into a place; None leaves it."""
-        assert self._transfer is not None and self._coming is not None
-        (layout, buffer, arrived), self._coming = self._coming, None
-        arrived()
-        if place is not None:
-            self._spread(place, layout, self._landed(layout))
-        self._ring.append((buffer, self._transfer.download([])))
-
-    def _send(self, numbers: Tensor) -> None:
-        """Copy numbers to the landing place, behind what was launched before."""
+        Args:
+            to: Up to `LANDINGS` names, and the place of each. `arrive` comes before any other copy.
+        """
         assert self._transfer is not None
-        staged, buffer = self._staged(numbers)
-        self._transfer.upload(staged, self._there[: len(numbers)])
-        self._ring.append((buffer, self._transfer.download([])))
+        adapters = [self._packed[name] for name, _ in to]
+        copies = [(p.numbers, self._there[i, : len(p.numbers)]) for i, p in enumerate(adapters)]
+        self._coming = Coming(adapters, to, self._transfer.fetch(copies))
 
-    def _staged(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers where the device can read them by itself, and the whole buffer."""
-        assert self._transfer is not None
-        if self._num_buffers < BUFFERS:
-            self._num_buffers += 1
-            buffer = self._transfer.host_buffer(self._most * numbers.element_size())
-        else:
-            buffer, arrived = self._ring.pop(0)
-            arrived()
-        staged = buffer[: numbers.nbytes].view(numbers.dtype)
-        staged.copy_(numbers)
-        return staged, buffer
+    def arrive(self, places: Mapping[str, int]) -> Sequence[tuple[str, int]]:
+        """Write what was fetched into its places; return these, with names.
+
+        Args:
+            places: By name; an adapter that has another one since, or none, is left.
+        """
+        if self._coming is None:
+            return ()
+        coming, self._coming = self._coming, None
+        coming.arrived()
+        stay = [places.get(name) == place for name, place in coming.to]
+        for landing, (_, place) in compress(enumerate(coming.to), stay):
+            layout = coming.adapters[landing].layout
+            self._spread(place, layout, self._landed(landing, layout))
+        return list(compress(coming.to, stay))

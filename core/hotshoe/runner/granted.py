@@ -14,6 +14,8 @@ from hotshoe.layers import BuildContext
 
 #: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
 HOST_WORDS = "can't allocate memory"
+#: And page-locked memory this, behind the name of the device's runtime.
+LOCKED_WORDS = "error: out of memory"
 #: Of the device's words: that it is out of memory, how much was asked for, and how much was free.
 OWN_SENTENCES = 3
 
@@ -44,7 +46,8 @@ def enough_memory(purpose: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         _, known, rest = str(error).rpartition(HOST_WORDS)
-        if not (known or isinstance(error, torch.OutOfMemoryError)):
+        own = isinstance(error, torch.OutOfMemoryError) or LOCKED_WORDS in str(error)
+        if not (known or own):
             raise
         said = ". ".join((known + rest).split(". ")[:OWN_SENTENCES])
         raise MemoryLimitError(

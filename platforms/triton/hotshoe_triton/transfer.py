@@ -16,8 +16,9 @@ from hotshoe.slots import TransferSpec, Verdict, accept
 
 SCORE = 100
 #: Buffers of so many bytes are written first and locked then. So the first sleep of an 8B takes 1.9
-#: seconds beside an H200, where the allocator for page-locked memory alone would take 8 or more.
-LARGE = 64 << 20
+#: seconds beside an H200, where the allocator for page-locked memory alone would take 8 or more. It
+#: would also take a power of two for each adapter, and never give it back.
+LARGE = 4 << 20
 
 
 def supports(spec: TransferSpec, facts: DeviceFacts) -> Verdict:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hotshoe.layers.landing import BUFFERS, Landing, Piece
+from hotshoe.layers.landing import Landing, Piece
 
 PLACES = 2
 
@@ -71,30 +71,50 @@ def test_a_place_holds_its_last_adapter_alone(device: str) -> None:
             for i, matrix in enumerate(matrices):
                 numbers = wanted[there].get(i, torch.zeros(matrix.shape[1]))
                 assert torch.equal(matrix[place], numbers)
-    assert transfer.buffers == (0 if device == "cpu" else BUFFERS)
+    assert transfer.buffers == (0 if device == "cpu" else 3)  # one for each that has numbers
 
 
 def test_what_is_fetched_arrives_in_its_place() -> None:
-    matrix, landing, transfer = torch.zeros(PLACES, 4), Landing(), Late()
+    matrix, landing, transfer = torch.zeros(3, 4), Landing(), Late()
     landing.grow(4, torch.float32, "cpu:0")
     landing.open("cpu:0", transfer)
     numbers = {name: torch.randn(4) for name in "abc"}
     for name, own in numbers.items():
         landing.keep(name, 0, [(matrix, own)])
     landing.fill(0, "a")
-    for name in "bcbacbca":
-        assert landing.can_fetch(name)
-        landing.fetch(name)
+    for first, second in ("bc", "cb", "ba", "ac", "ca", "ab"):
+        assert landing.can_fetch(first)
         before = matrix.clone()
-        landing.arrive(None)
+        landing.fetch([(first, 1), (second, 2)])
+        assert landing.arrive({first: 2}) == []
         assert torch.equal(matrix, before)
-        landing.fetch(name)
-        landing.arrive(1)
-        assert torch.equal(matrix, torch.stack([numbers["a"], numbers[name]]))
+        landing.fetch([(first, 1), (second, 2)])
+        assert torch.equal(matrix, before)
+        assert landing.arrive({first: 1, "z": 0, second: 2}) == [(first, 1), (second, 2)]
+        assert torch.equal(matrix, torch.stack([numbers["a"], numbers[first], numbers[second]]))
+        landing.fetch([(second, 1), (first, 2)])
+        assert landing.arrive({first: 2}) == [(first, 2)]
+        assert torch.equal(matrix, torch.stack([numbers[n] for n in ("a", first, first)]))
         landing.fill(0, "a")
-    assert transfer.buffers == BUFFERS
+    assert transfer.buffers == 3
+    assert landing.arrive({}) == ()
     assert not landing.can_fetch("d")
     assert not Landing().can_fetch("a")
+
+
+def test_memory_that_a_device_reads_is_not_given_up() -> None:
+    matrix, landing, transfer = torch.zeros(PLACES, 4), Landing(), Late()
+    landing.grow(4, torch.float32, "cpu:0")
+    landing.open("cpu:0", transfer)
+    for name in "ab":
+        landing.keep(name, 0, [(matrix, torch.randn(4))])
+    landing.fill(0, "a")
+    landing.fetch([("b", 1)])
+    landing.drop("b")
+    assert not transfer.pending
+    landing.fill(0, "a")
+    landing.drop("c")  # there is none, so nobody waits
+    assert transfer.pending
 
 
 def test_a_dropped_adapter_leaves_zeros() -> None:
@@ -105,3 +125,21 @@ def test_a_dropped_adapter_leaves_zeros() -> None:
     landing.drop("a")
     landing.fill(1, "a")
     assert not matrix.any()
+
+
+def test_an_adapter_stays_where_a_new_one_finds_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, landing, transfer = torch.zeros(PLACES, 4), Landing(), Late()
+    landing.grow(4, torch.float32, "cpu:0")
+    landing.open("cpu:0", transfer)
+    landing.keep("a", 0, [(matrix, torch.ones(4))])
+
+    def full(nbytes: int) -> Tensor:
+        raise RuntimeError("error: out of memory")
+
+    monkeypatch.setattr(transfer, "host_buffer", full)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        landing.keep("a", 0, [(matrix, torch.zeros(4))])
+    landing.fill(0, "a")
+    assert matrix[0].all()
+    landing.keep("a", 1, [])
+    assert not landing.can_fetch("a")

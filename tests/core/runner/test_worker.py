@@ -110,6 +110,8 @@ def test_memory_that_runs_out_is_a_user_error() -> None:
         raise torch.OutOfMemoryError("Out. 2 wanted. 1 is free. Otherwise. See elsewhere")
     with pytest.raises(MemoryLimitError, match="allocate"), enough_memory("load weights"):
         torch.empty(1 << 60, dtype=torch.uint8)
+    with pytest.raises(MemoryLimitError, match="out of"), enough_memory("load an adapter"):
+        raise RuntimeError("CUDA error: out of memory")  # page-locked
     with pytest.raises(RuntimeError, match="another"), enough_memory("record graphs"):
         raise RuntimeError("another")
 
