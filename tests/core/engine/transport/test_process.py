@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.processes import is_running, state_of
+from tests.processes import is_running, is_stopped
 
 import hotshoe.engine.transport.process
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
@@ -535,7 +535,7 @@ def test_a_stopped_engine_is_ended_by_force(
     if phase == "serve":
         process.wait()
     os.kill(process.pid, signal.SIGSTOP)
-    within(SOON_S, lambda: state_of(process.pid) == "T")
+    within(SOON_S, lambda: is_stopped(process.pid))
     process.close()
     assert not is_running(process.pid)
 
@@ -614,7 +614,7 @@ def test_a_killed_front_end_takes_its_engine_along(
         assert is_running(child)
         if phase == "stopped":
             os.kill(child, signal.SIGSTOP)
-            within(SOON_S, lambda: state_of(child) == "T")
+            within(SOON_S, lambda: is_stopped(child))
         os.kill(front.pid, number)
         try:
             within(SOON_S, lambda: not is_running(child))
