@@ -91,6 +91,7 @@ class BuildContext:
         judged_together: Matrices stay packed: the layer asks for several at once.
         weights: The weights that layers ask for; `beside` has those of other directories.
         cache_layers: Layers with a cache, in order. `weight_bytes` returns each layer's bytes.
+        waits: What of the model's own code waits for the device, so that no step is recorded.
     """
 
     selector: Selector
@@ -122,6 +123,7 @@ class BuildContext:
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)
     mixtures: list[Share] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
 
     @property
     def device(self) -> str:

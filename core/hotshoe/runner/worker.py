@@ -135,10 +135,10 @@ class TorchWorker:
             check_device(self._platform.name, self._selector.facts.device)
         with self._phase("build model"):
             ctx, model = self.build()
-            asynchronous = self._platform.asynchronous
+            known = (self._config, self._platform.asynchronous, ctx.waits)
             hindrance = ""
             if GENERATE in model.tasks:  # recorded steps end in logits
-                self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
+                self._graph, hindrance = recordable(self._selector, *known)
             self._ops = self._operations(ctx, model.vocab_size)
             self._resting = Resting(self._ops.transfer, changing=self._config.enable_eplb)
             self._check_memory(ctx)

@@ -2,6 +2,7 @@
 else of decode steps, or of none. The runner (`hotshoe.runner.graphs`) records; this only chooses,
 for it and for who explains."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hotshoe.config import EngineConfig
@@ -12,7 +13,7 @@ from hotshoe.types.levels import LEVELS
 
 
 def recordable(
-    selector: Selector, config: EngineConfig, asynchronous: bool
+    selector: Selector, config: EngineConfig, asynchronous: bool, waits: Sequence[str] = ()
 ) -> tuple[GraphSpec | None, str]:
     """Return what is to be recorded, None for nothing, and what alone stands against all or some.
 
@@ -20,9 +21,12 @@ def recordable(
         selector: Has decided every operation of a step.
         config: As the engine runs it.
         asynchronous: The device works beside its host, which a recording relieves.
+        waits: What of the model's own code waits for the device.
     """
     if hindering(config):
         return None, ""
+    if waits and asynchronous:
+        return None, f"none recorded, as {waits[0]} waits for the device"
     decisions, slots = selector.decisions.values(), selector.slots
     waiting = {d.slot for d in decisions if slots[d.slot].reference_waits and not d.native}
     if waiting and asynchronous:

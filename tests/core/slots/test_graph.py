@@ -98,6 +98,13 @@ def test_weights_in_host_memory_end_no_piece_and_must_not_wait() -> None:
     assert said == "of decode steps alone (weights in host memory)"
 
 
+def test_code_of_a_model_that_waits_is_not_recorded() -> None:
+    chosen, config, waits = selector(everything), EngineConfig(), ["code (a.py:3)", "more"]
+    spec, said = recordable(chosen, config, True, waits)
+    assert spec is None and said == "none recorded, as code (a.py:3) waits for the device"
+    assert recordable(chosen, config, False, waits) == recordable(chosen, config, False)
+
+
 @pytest.mark.parametrize(
     ("level", "spec", "said"),
     [

@@ -123,7 +123,7 @@ def explain(
     selector = PaperSelector(setup, may_lack=recorded is not None)
     worker = replace(setup, selector=selector).torch_worker()
     ctx, model = worker.build()
-    graphs = _decide_rest(selector, setup, model.vocab_size)
+    graphs = _decide_rest(selector, setup, model.vocab_size, ctx.waits)
     caches = worker.layout(ctx)
     place = setup.model_config.file or setup.model_config.path
     found, note = fates(ctx.weights, place, setup.config.load_format)
@@ -151,12 +151,14 @@ def explain(
     )
 
 
-def _decide_rest(selector: PaperSelector, setup: EngineSetup, vocab_size: int) -> str:
+def _decide_rest(
+    selector: PaperSelector, setup: EngineSetup, vocab_size: int, waits: Sequence[str]
+) -> str:
     """Decide what the runner asks for, beside the layers; return what is recorded, in words."""
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
         questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT, setup.config.fetches)))
-    graph, said = recordable(selector, setup.config, setup.platform.asynchronous)
+    graph, said = recordable(selector, setup.config, setup.platform.asynchronous, waits)
     if graph is not None:
         questions.append(("graph", graph))
     for slot, spec in questions:

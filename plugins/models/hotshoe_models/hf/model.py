@@ -49,6 +49,7 @@ from hotshoe_models.hf.refusals import (
 )
 from hotshoe_models.hf.renames import rename_weights
 from hotshoe_models.hf.stages import Passed, cut
+from hotshoe_models.hf.waits import watch_waits
 
 #: For experts of another form: of transformers' own implementations, the one that waits for no
 #: result on the host.
@@ -94,7 +95,8 @@ class TransformersModel:
         replace_linears(ctx, model, self._run, plan)
         self._table = replace_table(ctx, model, names[table]) if ctx.stage.is_first else None
         self._scale = float(getattr(table, "scalar_embed_scale", 1.0))
-        passed = self._first_pass(model, config, ctx.torch_dtype, own)
+        passed, waits = self._first_pass(model, config, ctx.torch_dtype, own)
+        ctx.waits += waits[:1]
         build_layers(ctx, model, self._run)
         replace_experts(ctx, model, self._run, stacked)
         plan.check_rest(model, self._run, (LinearModule, ExpertsModule))
@@ -109,8 +111,8 @@ class TransformersModel:
 
     def _first_pass(
         self, model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype, own: range
-    ) -> Any:
-        """Run two tokens through modules without weights, to see who attends."""
+    ) -> tuple[Any, list[str]]:
+        """Run two tokens through modules without weights, to see who attends, and what waits."""
         for module in model.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
@@ -121,7 +123,7 @@ class TransformersModel:
                 watch_choices(module, self._run)
         hidden = torch.zeros(1, 2, self.hidden_size, dtype=dtype)
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), watch_waits() as waits:
                 passed = self._forward(hidden, torch.arange(2))
         except Exception as error:
             raise CheckpointError(
@@ -131,7 +133,7 @@ class TransformersModel:
         for module in model.modules():
             module.__dict__.pop("forward", None)
         check_found(config, model, self._run, own)
-        return passed
+        return passed, [f"transformers' code of {config.architecture} ({at})" for at in waits]
 
     def _forward(self, hidden: Tensor, positions: Tensor) -> Any:
         return self._base(
