@@ -40,6 +40,7 @@ class WorkerInfo:
             "token_classify".
         hidden_size: Entries of the vectors that "embed" makes.
         class_pooling: Which state of a text "classify" reads.
+        step_token: The token whose states "token_classify" reads; None for those of every token.
         has_logits: Whether tokens are sampled from logits. Without them, requests that ask for log
             probabilities or a grammar, or that favor or forbid single tokens, are refused.
     """
@@ -57,6 +58,7 @@ class WorkerInfo:
     tasks: tuple[str, ...] = ("generate",)
     hidden_size: int = 0
     class_pooling: PoolingKind = "last"
+    step_token: int | None = None
     caches: CacheLayout | None = None
 
 

@@ -88,9 +88,25 @@ class ClassifyingModel(Protocol):
     class_pooling: PoolingKind
 
 
+@runtime_checkable
+class SteppedModel(Protocol):
+    """What a model has beside the above if its classes of tokens are those of steps.
+
+    Attributes:
+        step_token: The token that ends a step; None where every token has a class.
+    """
+
+    step_token: int | None
+
+
 def class_pooling(model: Model) -> PoolingKind:
     """Return which state of a text a model's head for classes reads."""
     return model.class_pooling if isinstance(model, ClassifyingModel) else "last"
+
+
+def step_token(model: Model) -> int | None:
+    """Return the token that ends a step, where classes of tokens are those of steps."""
+    return model.step_token if isinstance(model, SteppedModel) else None
 
 
 class DraftHead(Protocol):

@@ -6,7 +6,7 @@ The runner gives the hidden states of a whole step; vectors are finished on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,8 @@ from hotshoe.types import NewRow, Pooling, StepResult
 from hotshoe.types.pooling import POOLING_TASKS, PoolingKind
 
 Vector = npt.NDArray[np.float64]
+#: The task whose head sees the states of each step at once.
+BY_TOKEN = "token_classify"
 #: What a vector of zeros is divided by.
 TINY = 1e-12
 NOT_FINITE = "the hidden states hold NaN or infinity, so no vector can be made of them"
@@ -102,14 +104,16 @@ class PoolingRows:
     def __init__(self) -> None:
         self._pooling: dict[int, Pooling] = {}
         self._made: dict[int, Tensor] = {}
+        self._steps: dict[int, npt.NDArray[np.int64]] = {}
 
     def set_row(self, new: NewRow) -> None:
         """Take over what a new row wants."""
-        self._made.pop(new.row, None)
-        if new.pooling is None:
-            self._pooling.pop(new.row, None)
-        else:
+        for held in (self._made, self._pooling, self._steps):
+            held.pop(new.row, None)
+        if new.pooling is not None:
             self._pooling[new.row] = new.pooling
+            if (step := new.pooling.step_token) is not None:
+                self._steps[new.row] = np.flatnonzero(np.asarray(new.token_ids) == step)
 
     def among(self, inputs: StepInputs) -> list[int]:
         """Return the places of a step's requests that pool."""
@@ -142,22 +146,50 @@ class PoolingRows:
             head: Maps pooled states [n, hidden_size] to vectors of a task.
         """
         ending, found = set(inputs.sample_rows.tolist()), dict[int, Tensor]()
-        for i in places:
-            row, length = int(inputs.rows[i]), int(inputs.seq_lens[i])
-            own = hidden[int(inputs.query_start_loc[i]) : int(inputs.query_start_loc[i + 1])]
+        for row, length, own, states in self._entering(inputs, places, hidden, head):
             kind = self._pooling[row].kind
-            made = folded(kind, own, self._made.pop(row, None), length - len(own))
+            made = folded(kind, states, self._made.pop(row, None), length - own)
             if row in ending:
                 found[row] = made / DIVISORS[kind](length) if kind in DIVISORS else made
             else:
                 self._made[row] = made
         return [
             self._of_task(
-                rows, [found[row].reshape(-1, hidden.size(1)) for row in rows], head, task
+                rows, [found[row].reshape(-1, found[row].size(-1)) for row in rows], head, task
             )
             for task in POOLING_TASKS
             if (rows := [row for row in found if self._pooling[row].task == task])
         ]
+
+    def _entering(
+        self,
+        inputs: StepInputs,
+        places: Sequence[int],
+        hidden: Tensor,
+        head: Callable[[Tensor, str], Tensor],
+    ) -> Iterator[tuple[int, int, int, Tensor]]:
+        """Yield of each place its row, its length, its number of tokens in this step, and their
+        states, or their logits where tokens have classes: few numbers are kept of a long prompt."""
+        entering = []
+        for i in places:
+            row, length = int(inputs.rows[i]), int(inputs.seq_lens[i])
+            own = hidden[int(inputs.query_start_loc[i]) : int(inputs.query_start_loc[i + 1])]
+            count = len(own)
+            if row in self._steps:
+                at = self._steps[row] - (length - count)
+                kept = torch.from_numpy(at[(at >= 0) & (at < count)])
+                own = own[kept.to(own.device, non_blocking=True)]
+            entering.append((row, length, count, own))
+        classed = [own for row, _, _, own in entering if self._by_token(row)]
+        logits: Iterator[Tensor] = iter(())
+        if classed:
+            made = head(torch.cat(classed), BY_TOKEN)
+            logits = iter(torch.split(made, [len(own) for own in classed]))
+        for row, length, count, own in entering:
+            yield row, length, count, next(logits) if self._by_token(row) else own
+
+    def _by_token(self, row: int) -> bool:
+        return self._pooling[row].task == BY_TOKEN
 
     def _of_task(
         self,
@@ -167,4 +199,5 @@ class PoolingRows:
         task: str,
     ) -> PooledRows:
         wanted, counts = [self._pooling[row] for row in rows], [len(own) for own in states]
-        return PooledRows(rows, wanted, head(torch.cat(list(states)), task), counts)
+        whole = torch.cat(list(states))
+        return PooledRows(rows, wanted, whole if task == BY_TOKEN else head(whole, task), counts)

@@ -32,7 +32,7 @@ from hotshoe.layers.weights import HOST
 from hotshoe.loader import Target, load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder, class_pooling
+from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder, class_pooling, step_token
 from hotshoe.models.quantization import stored_quantization
 from hotshoe.platform import MemoryBudget, Platform, Rehearsing
 from hotshoe.plugins.platforms import blaming, checked
@@ -179,6 +179,7 @@ class TorchWorker:
             tasks=tuple(sorted(model.tasks)),
             hidden_size=model.hidden_size,
             class_pooling=class_pooling(model),
+            step_token=step_token(model),
             block_bytes=sum(layer.cache_spec.block_bytes for layer in ctx.cache_layers),
             caches=self.layout(ctx),
             cache_budget_bytes=budget.available_bytes,

@@ -116,7 +116,7 @@ class Request:
     @property
     def reads_whole_prompt(self) -> bool:
         """Whether every hidden state of the prompt is looked at, so that none may come cached."""
-        pools = self.pooling is not None and self.pooling.kind == "mean"
+        pools = self.pooling is not None and self.pooling.kind != "last"
         return pools or self.prompt_logprobs is not None
 
     @property

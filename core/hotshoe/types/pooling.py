@@ -23,6 +23,7 @@ class Pooling:
         dimensions: The vector keeps so many leading entries before it is normalized; None keeps
             all. Source: Matryoshka representations, arXiv:2205.13147.
         activation: What is applied to the vector at the end; None for nothing.
+        step_token: Of "all", only the states of this token are taken; None takes every one.
     """
 
     kind: PoolingKind
@@ -30,6 +31,7 @@ class Pooling:
     dimensions: int | None = None
     task: PoolingTask = "embed"
     activation: Activation | None = None
+    step_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,7 @@ class PoolingParams:
         embeds = self.task.endswith("embed")
         for name in ("use_activation",) if embeds else ("dimensions", "normalize"):
             if getattr(self, name) is not None:
-                raise RequestError(
-                    f"{name} means nothing to task {self.task!r}; leave it out", name
-                )
+                raise RequestError(f"{name} means nothing to task {self.task!r}; omit it", name)
 
     def over(self, model: Pooling, hidden_size: int) -> Pooling:
         """Return the model's pooling for this task with the choices of this request.

@@ -1,10 +1,12 @@
-"""Decoders with a head for classes: `*ForSequenceClassification`, rewards and rerankers among them.
+"""Decoders with a head for classes: `*ForSequenceClassification`, rewards and rerankers among them,
+and `*ForTokenClassification`, with process rewards.
 
-The head is a matrix without bias behind the final norm. It reads the last token's state, and is
-computed in float32. A reranker that answers in words, such as Qwen3-Reranker, has none of its own:
-overrides name the tokens, and the matrix is the rows of these in the output matrix.
-`Qwen2ForRewardModel` has two matrices with biases. Sources of classes that transformers lacks: the
-published code of Qwen2.5-Math-RM and of InternLM2's rewards.
+The head is a matrix behind the final norm, without a bias where it reads the last token's state,
+and is computed in float32. A model that answers in words, such as Qwen3-Reranker or Math-Shepherd,
+has none of its own: overrides name the tokens, and the matrix is their rows in the output matrix.
+Rewards of Qwen 2 have two matrices with biases. A process reward model has classes at tokens that
+end a step of a solution. Sources of classes that transformers lacks: the published code of
+Qwen2.5-Math-RM and Qwen2.5-Math-PRM, and of InternLM2's rewards.
 """
 
 from __future__ import annotations
@@ -19,20 +21,30 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import CLASSIFY, GENERATE
+from hotshoe.models.base import CLASSIFY, GENERATE, TOKEN_CLASSIFY
 from hotshoe.models.pooling import FROM_TOKEN, class_tokens, read_classifier, takes_difference
 from hotshoe.slots import renewed
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.encoder_heads import ClassHead, HeadNames
-from hotshoe_models.plugin import ARCHITECTURES, CLASSIFIERS
+from hotshoe_models.plugin import ARCHITECTURES, CLASSIFIERS, DECODER_TOKEN_CLASSIFIERS
 from hotshoe_models.spec import WeightNames
 
 NAMES = WeightNames()
 #: Classes whose head has an activation between two matrices.
-DEEP = {"Qwen2ForRewardModel": HeadNames("score.0", "score.2", "relu")}
+DEEP = dict.fromkeys(
+    ("Qwen2ForProcessRewardModel", "Qwen2ForRewardModel"), HeadNames("score.0", "score.2", "relu")
+)
+#: What a file, or an override, says of the token that ends a step; and where none does.
+STEP_TOKEN = "step_token"
+STEPS = {"Qwen2ForProcessRewardModel": "<extra_0>"}
 #: Names of heads of one matrix, where they are others.
-HEADS = {"InternLM2ForRewardModel": "v_head"}
+HEADS = {"InternLM2ForRewardModel": "v_head"} | {
+    f"{family}ForTokenClassification": "classifier"
+    for family in (
+        *("BioGpt", "Bloom", "Falcon", "GPT2", "GPTBigCode", "GPTNeo", "GPTNeoX", "Mpt"),
+    )
+}
 #: Families whose output matrix is the embedding where the file does not say.
 TIED = ("Gemma",)
 
@@ -84,19 +96,44 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         config, architecture=base.removesuffix("ForCausalLM").removesuffix("LMHeadModel") + "Model"
     )
     model: DenseDecoder = resolve_lazy(ARCHITECTURES[base])(bare, ctx)
-    model.tasks = model.tasks - {GENERATE} | {CLASSIFY}
-    count = len(read_classifier(config).labels)
-    tokens = _token_ids(config, model.vocab_size)
-    name, rows = _place(config), tokens or None
-    shape = (model.vocab_size if tokens else count, model.hidden_size)
-    if ctx.stage.is_last and config.architecture in DEEP:
-        sizes = model.hidden_size, count
-        model.classify = ClassHead(ctx, DEEP[config.architecture], *sizes, True, (True, True), 0.0)
-    elif ctx.stage.is_last:
-        model.classify = Score(ctx, name, shape, rows, takes_difference(config))
-    elif not tokens:
-        ctx.weights.elsewhere([r"^(score|v_head)\."])
+    by_token = config.architecture in DECODER_TOKEN_CLASSIFIERS
+    model.tasks = model.tasks - {GENERATE} | {TOKEN_CLASSIFY if by_token else CLASSIFY}
+    if by_token:
+        model.step_token = _step_token(config, model.vocab_size)
+    if ctx.stage.is_last:
+        model.classify = _head(config, ctx, model, by_token)
+    elif not class_tokens(config):
+        ctx.weights.elsewhere([r"^(score|v_head|classifier)\."])
     return model
+
+
+def _head(
+    config: ModelConfig, ctx: BuildContext, model: DenseDecoder, by_token: bool
+) -> ClassHead | Score:
+    """Build what makes logits of states."""
+    count = len(read_classifier(config).labels)
+    tokens = _token_ids(config, class_tokens(config), model.vocab_size)
+    biased = by_token and not tokens and config.get("token_classification_bias", True) is True
+    if (deep := DEEP.get(config.architecture)) or biased:
+        names = deep or HeadNames("", HEADS.get(config.architecture, "score"), "relu")
+        sizes = model.hidden_size, count
+        return ClassHead(ctx, names, *sizes, deep is not None, (True, True), 0.0)
+    shape = (model.vocab_size if tokens else count, model.hidden_size)
+    return Score(ctx, _place(config), shape, tokens or None, takes_difference(config))
+
+
+def _step_token(config: ModelConfig, vocab_size: int) -> int | None:
+    """Return the token that ends a step; None where every token has a class.
+
+    Raises:
+        CheckpointError: It is no token.
+    """
+    step = config.get(STEP_TOKEN, STEPS.get(config.architecture))
+    if step is None:
+        return None
+    if type(step) not in (str, int):
+        raise CheckpointError(f"config.json: {STEP_TOKEN} must be a token, not {step!r}")
+    return _token_ids(config, [step], vocab_size, STEP_TOKEN)[0]
 
 
 def _place(config: ModelConfig) -> str:
@@ -107,18 +144,19 @@ def _place(config: ModelConfig) -> str:
     return f"{NAMES.embedding if tied else NAMES.lm_head}.weight"
 
 
-def _token_ids(config: ModelConfig, vocab_size: int) -> list[int]:
-    """Return the ids of the tokens that are classes.
+def _token_ids(
+    config: ModelConfig, tokens: Sequence[str | int], vocab_size: int, key: str = FROM_TOKEN
+) -> list[int]:
+    """Return the ids of tokens that a key names.
 
     Raises:
         CheckpointError: The vocabulary lacks one.
     """
-    tokens = class_tokens(config)
     known = Tokenizer.load(config.path).token_ids if {str} & set(map(type, tokens)) else {}
     ids = [token if isinstance(token, int) else known.get(token, -1) for token in tokens]
     for token, found in zip(tokens, ids, strict=True):
         if not 0 <= found < vocab_size:
             raise CheckpointError(
-                f"config.json: {FROM_TOKEN} names {token!r}, which the vocabulary does not have"
+                f"config.json: {key} names {token!r}, which the vocabulary does not have"
             )
     return ids

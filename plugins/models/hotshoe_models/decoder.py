@@ -22,7 +22,7 @@ from hotshoe.layers import (
     Rotary,
     Rotation,
 )
-from hotshoe.models.base import CLASSIFY, EMBED, GENERATE, DraftHead
+from hotshoe.models.base import CLASSIFY, EMBED, GENERATE, TOKEN_CLASSIFY, DraftHead
 from hotshoe.slots import Quantized
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
@@ -41,14 +41,14 @@ class DenseDecoder:
 
     Attributes:
         draft_head: See `hotshoe.models.base.DraftingModel`; builders of families set it.
-        classify: Makes logits of classes; None where there are none. Builders set it, too.
-        layers: Those of this stage, or one for all of them where a candidate serves the step; a
-            head may put something in front of one.
+        classify, step_token: Make logits of classes, of tokens that end steps. Builders set them.
+        layers: Of this stage, or one that is the whole step; heads may put something before one.
         num_layers: Those of all stages.
     """
 
     draft_head: DraftHead | None = None
     classify: Callable[[Tensor], Tensor] | None = None
+    step_token: int | None = None
     layers: list[Layer | Whole]
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
@@ -134,7 +134,7 @@ class DenseDecoder:
         """Return [n, vocab_size] float32, the hidden states themselves, or [n, classes]."""
         if task == EMBED:
             return hidden.float()
-        if task == CLASSIFY:
+        if task in (CLASSIFY, TOKEN_CLASSIFY):
             assert self.classify is not None, "a task of models with classes"
             return self.classify(hidden)
         logits = self._lm_head(hidden)

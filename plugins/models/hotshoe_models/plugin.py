@@ -296,6 +296,22 @@ CLASSIFIERS = {
     "InternLM2ForRewardModel": "InternLM2ForCausalLM",
     "Qwen2ForRewardModel": "Qwen2ForCausalLM",
 }
+#: Those with a head for classes of tokens; of a process reward model, of those that end steps.
+DECODER_TOKEN_CLASSIFIERS = {
+    f"{family}ForTokenClassification": f"{family}ForCausalLM"
+    for family in (
+        *("Apertus", "Arcee", "AXK1", "AXK2", "BioGpt", "Bloom", "DeepseekV3", "DiffLlama"),
+        *("Exaone4", "Falcon", "Gemma", "Gemma2", "Glm", "Glm4", "GPTBigCode", "GPTNeo"),
+        *("GPTNeoX", "GptOss", "Helium", "Llama", "MiniMax", "Ministral", "Ministral3"),
+        *("Mistral", "Mistral4", "Mixtral", "Mpt", "Nemotron", "Persimmon", "Phi", "Phi3"),
+        *("Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "SeedOss", "SmolLM3"),
+        *("StableLm", "Starcoder2"),
+    )
+} | {
+    "GPT2ForTokenClassification": "GPT2LMHeadModel",
+    "Qwen2ForProcessRewardModel": "Qwen2ForCausalLM",
+}
+CLASSIFIERS |= DECODER_TOKEN_CLASSIFIERS
 ARCHITECTURES |= dict.fromkeys(CLASSIFIERS, "hotshoe_models.classify:build")
 
 #: Models whose tokens see later ones too: what builds them, and how many positions no token has.

@@ -136,6 +136,17 @@ def test_rows_of_all_tokens_are_made_beside_others(chunks) -> None:
     torch.testing.assert_close(vector(result, 2).view(5, SIZE), (-hidden).softmax(1))
 
 
+@pytest.mark.parametrize("chunks", [[6], [2, 4], [1] * 6])
+def test_states_of_steps_do_not_depend_on_chunks(chunks) -> None:
+    steps, ids = Steps(), [3, 9, 4, 9, 9, 7]
+    pooling = Pooling("all", False, task="token_classify", step_token=9)
+    for i, count in enumerate(chunks):
+        _, result = steps.run({2: count}, *([new(2, ids, pooling)] if i == 0 else []))
+    torch.testing.assert_close(vector(result, 2).view(3, SIZE), -steps.table[[9, 9, 9]])
+    _, result = steps.run({2: 2}, new(2, [3, 4], Pooling("all", False)))  # forgets the steps
+    torch.testing.assert_close(vector(result, 2).view(2, SIZE), steps.table[[3, 4]])
+
+
 @pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
 def test_classes_have_a_head_and_an_activation_of_their_own(activation) -> None:
     steps = Steps()

@@ -12,7 +12,7 @@ from torch import nn
 
 from hotshoe import LLM, PoolingParams, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, RequestError
-from hotshoe_models.plugin import CLASSIFIERS
+from hotshoe_models.plugin import CLASSIFIERS, DECODER_TOKEN_CLASSIFIERS
 
 SIZES = {
     "vocab_size": 128,
@@ -113,16 +113,22 @@ MORE = {
 MORE["Qwen3_5Text"] = MORE["Qwen3Next"]
 PROMPTS = [[5, 9, 3], list(range(3, 60)), [7], [5, 9, 3, 4, 4, 4, 8, 5, 6]]
 OPTIONS = {"platform": "cpu", "dtype": "float32", "skip_tokenizer_init": True, "block_size": 8}
-FAMILIES = [name.partition("For")[0] for name in CLASSIFIERS if name.endswith("Classification")]
+OF_TEXTS, OF_TOKENS = "ForSequenceClassification", "ForTokenClassification"
+FAMILIES = [name.partition("For")[0] for name in CLASSIFIERS if name.endswith(OF_TEXTS)]
+TOKEN_FAMILIES = [
+    name.partition("For")[0] for name in DECODER_TOKEN_CLASSIFIERS if name.endswith(OF_TOKENS)
+]
 
 
-def save(path, family, **values):
+def save(path, family, use=OF_TEXTS, **values):
     """Save a checkpoint with random weights, and return transformers' model."""
-    kind = getattr(transformers, f"{family}ForSequenceClassification")
+    kind = getattr(transformers, f"{family}{use}")
     config = kind.config_class(**{**SIZES, **MORE.get(family, {}), **values})
     torch.manual_seed(7)
     model = kind(config).eval()
-    torch.nn.init.normal_(model.score.weight, std=0.5)
+    head = model.score if hasattr(model, "score") else model.classifier
+    for weight in head.parameters():
+        torch.nn.init.normal_(weight, std=0.5)
     model.save_pretrained(path)
     return model
 
@@ -144,6 +150,93 @@ def test_every_family_gives_the_logits_of_transformers(tmp_path, family) -> None
         found = llm.classify([TokensPrompt(p) for p in PROMPTS], params)
     for prompt, output in zip(PROMPTS, found, strict=True):
         close(output.probs, logits(model, prompt))
+
+
+@pytest.mark.parametrize("family", TOKEN_FAMILIES)
+def test_classes_of_tokens_are_those_of_transformers(tmp_path, family) -> None:
+    model = save(tmp_path, family, OF_TOKENS, id2label={0: "O", 1: "B", 2: "I"})
+    params = PoolingParams(task="token_classify", use_activation=False)
+    prompts = [TokensPrompt(p) for p in PROMPTS]
+    with LLM(str(tmp_path), max_num_batched_tokens=32, max_num_seqs=3, **OPTIONS) as llm:
+        assert llm.engine.info.tasks == ("token_classify",)
+        for _ in range(2):  # the second time with prefixes in the cache
+            found = llm.token_classify(prompts, params)
+            for prompt, output in zip(PROMPTS, found, strict=True):
+                wanted = logits(model, prompt)
+                close(output.vectors, wanted)
+                assert output.labels == ["OBI"[i] for i in wanted.argmax(1).tolist()]
+
+
+STEP = 11
+SOLUTION = [5, 9, STEP, *range(12, 50), STEP, STEP, 4]
+SCATTERED = [[STEP], SOLUTION, [3, 4, STEP, 6], [STEP] * 40]
+
+
+def test_rewards_of_steps_are_those_of_the_published_code(tmp_path) -> None:
+    """As the published code of Qwen2.5-Math-PRM does: two matrices, softmax, at step tokens."""
+    config = transformers.Qwen2Config(**SIZES, architectures=["Qwen2ForProcessRewardModel"])
+    torch.manual_seed(7)
+    model = transformers.Qwen2Model(config).eval()
+    head = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"score.{name}": tensor for name, tensor in head.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config.save_pretrained(tmp_path)
+    words = save_tokenizer(tmp_path)
+    words.add_special_tokens(["<extra_0>"])
+    words.save(str(tmp_path / "tokenizer.json"))
+    with LLM(str(tmp_path), **WITH_TEXT) as llm:
+        info = llm.engine.info
+        assert info.classifier is not None
+        assert info.classifier.step_token == words.token_to_id("<extra_0>")
+        with pytest.raises(RequestError, match="which ends a step"):
+            llm.token_classify("a panda <extra_0>")  # whose author is not trusted with tokens
+    steps = {"step_token": STEP}
+    llm = LLM(str(tmp_path), hf_overrides=steps, max_num_batched_tokens=16, **OPTIONS)
+    with llm, torch.inference_mode():
+        for _ in range(2):
+            found = llm.token_classify([TokensPrompt(p) for p in SCATTERED])
+            for prompt, output in zip(SCATTERED, found, strict=True):
+                states = model(torch.tensor([prompt])).last_hidden_state[0]
+                ends = [i for i, token in enumerate(prompt) if token == STEP]
+                close(output.vectors, head(states[ends]).softmax(1))
+                assert len(output.labels) == len(ends)
+        with pytest.raises(RequestError, match="which ends a step"):
+            llm.token_classify(TokensPrompt([3, 4]))
+    with (
+        LLM(str(tmp_path), allow_special_tokens_in_text=True, **WITH_TEXT) as llm,
+        torch.inference_mode(),
+    ):
+        [output] = llm.token_classify("what is a panda ? <extra_0> a bear <extra_0>")
+        assert len(output.vectors) == 2
+
+
+def test_words_of_the_output_matrix_are_classes_of_steps(tmp_path) -> None:
+    """As Math-Shepherd answers, which is a model that generates."""
+    model = save_generator(tmp_path, "Mistral")
+    save_tokenizer(tmp_path)
+    overrides = {
+        "architectures": ["MistralForTokenClassification"],
+        "classifier_from_token": ["yes", "no"],
+        "step_token": "?",
+    }
+    ids = [5, 6, 7, 8, 9, 7, 10, 9]
+    with LLM(str(tmp_path), hf_overrides=overrides, **WITH_TEXT) as llm:
+        [output] = llm.token_classify(TokensPrompt(ids))
+    close(output.vectors, logits(model, ids)[[4, 7]][:, [4, 3]].softmax(1))
+
+
+def test_vectors_of_whole_prompts_do_not_come_from_the_cache(tmp_path) -> None:
+    model = save(tmp_path, "Llama", num_labels=2)
+    prompt = PROMPTS[1]
+    with torch.inference_mode():
+        states = model.model(torch.tensor([prompt])).last_hidden_state[0]
+    wanted = {"max": states.amax(0), "cls": states[0], "mean": states.mean(0)}
+    for pooling, vector in wanted.items():
+        with LLM(str(tmp_path), pooling=pooling, **OPTIONS) as llm:
+            for _ in range(2):
+                [output] = llm.embed(TokensPrompt(prompt), PoolingParams(normalize=False))
+                close(output.embedding, vector)
 
 
 #: A part that sees, which no text needs.
@@ -334,12 +427,17 @@ def test_words_of_the_output_matrix_are_classes(tmp_path, family, tied) -> None:
     assert output.label in ("3", "yes")
 
 
+WORDS = {"architectures": ["Qwen3ForTokenClassification"], "classifier_from_token": ["yes"]}
+
+
 @pytest.mark.parametrize(
     ("values", "match"),
     [
         ({"classifier_from_token": ["maybe"]}, "'maybe', which the vocabulary does not have"),
         ({"classifier_from_token": [128]}, "128, which the vocabulary does not have"),
         ({"classifier_from_token": "yes"}, "must list tokens"),
+        ({**WORDS, "step_token": "maybe"}, "step_token names 'maybe'"),
+        ({**WORDS, "step_token": [3]}, "step_token must be a token"),
         ({"problem_type": "ranking"}, "problem_type 'ranking' is unknown"),
         ({"id2label": {"1": "a", "2": "b"}}, "id2label must name"),
         ({"num_labels": 10**6}, "there may be 65536"),

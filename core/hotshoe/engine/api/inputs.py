@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import countOf
 from typing import Any
 
-from hotshoe.engine.api.other_inputs import pooling_of, read_embeds
+from hotshoe.engine.api.other_inputs import check_steps, pooling_of, read_embeds
 from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
@@ -96,15 +96,15 @@ class InputProcessor:
         if isinstance(prompt, EmbedsPrompt):
             embeds, prompt = read_embeds(prompt, params, self._info.hidden_size)
         text, token_ids, salt = self._tokenize(prompt, room=pooling is None)
+        if pooling is not None:
+            check_steps(pooling, token_ids)
         _check_label("cache_salt", salt)
         _check_label("tenant", tenant)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise RequestError(f"priority must be an integer, not {priority!r}", "priority")
         if abs(priority) > MAX_PRIORITY:
-            raise RequestError(
-                f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {priority}",
-                "priority",
-            )
+            why = f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {priority}"
+            raise RequestError(why, "priority")
         params = self._checked(params)
         number = next(self._numbers)
         add = Add(

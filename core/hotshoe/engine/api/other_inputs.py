@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotshoe.engine.client import EngineInfo
 from hotshoe.errors import RequestError
 from hotshoe.types import EmbedsPrompt, Pooling, PoolingParams, SamplingParams, TokensPrompt
@@ -47,18 +49,34 @@ def _token_pooling(info: EngineInfo, task: str) -> Pooling:
     if task not in info.tasks:
         kinds = {
             "token_embed": "encoders make",
-            "token_classify": "encoders with a head for them make",
+            "token_classify": "models with a head for them make",
         }
         raise RequestError(
             f"this model has no task {task}; {kinds[task]} vectors of tokens, as far as those of "
-            "a step fit into a message (--max-num-batched-tokens)",
+            "a step fit into a message (--max-num-batched-tokens; of decoders --max-num-seqs times "
+            "--max-model-len)",
             "model",
         )
     if task == "token_embed":
         return Pooling("all", task="token_embed")
     assert info.classifier is not None, "classes of tokens have names"
-    activation = info.classifier.activation
-    return Pooling("all", normalize=False, task="token_classify", activation=activation)
+    return info.classifier.token_pooling()
+
+
+def check_steps(pooling: Pooling, token_ids: Sequence[int]) -> None:
+    """Refuse a prompt without a step where classes are those of steps.
+
+    Raises:
+        RequestError: There is none.
+    """
+    step = pooling.step_token
+    if step is not None and step not in token_ids:
+        raise RequestError(
+            f"the prompt has no token {step}, which ends a step; put it behind each "
+            "step whose class you want, and give it by its id, or let the engine read special "
+            "tokens in texts (--allow-special-tokens-in-text)",
+            "prompt",
+        )
 
 
 def check_numbers(info: EngineInfo, params: PoolingParams, num_tokens: int, field: str) -> None:

@@ -97,12 +97,14 @@ class PoolingVerbs:
                 none of the prompts is run.
         """
         params = params or PoolingParams(task="token_embed")
-        return [_by_token(output) for output in self._made(prompts, params, "token_embed")]
+        found = self._made(prompts, params, "token_embed")
+        return [_by_token(output, len(output.prompt_token_ids)) for output in found]
 
     def token_classify(
         self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
     ) -> list[TokenVectors]:
-        """Say of what class each token of each prompt is. The order is that of the prompts.
+        """Say of what class each token of each prompt is; a process reward model says that of each
+        token that ends a step. The order is that of the prompts.
 
         Args:
             prompts: As for `embed`.
@@ -112,9 +114,10 @@ class PoolingVerbs:
             RequestError: As above.
         """
         params = params or PoolingParams(task="token_classify")
-        found = [_by_token(output) for output in self._made(prompts, params, "token_classify")]
+        made = self._made(prompts, params, "token_classify")
         classifier = self.engine.info.classifier
         assert classifier is not None, "requests for classes are refused without"
+        found = [_by_token(o, classifier.count_classified(o.prompt_token_ids)) for o in made]
         for one in found:
             one.labels = [classifier.labels[row.index(max(row))] for row in one.vectors]
         return found
@@ -194,10 +197,10 @@ class PoolingVerbs:
         return outputs
 
 
-def _by_token(output: RequestOutput) -> TokenVectors:
-    """Divide the numbers of a prompt among its tokens."""
+def _by_token(output: RequestOutput, count: int) -> TokenVectors:
+    """Divide the numbers of a prompt among so many of its tokens."""
     numbers, ids = output.embedding or [], output.prompt_token_ids
-    size = len(numbers) // len(ids)
+    size = len(numbers) // count
     rows = [numbers[at : at + size] for at in range(0, len(numbers), size)]
     return TokenVectors(output.request_id, output.prompt, ids, rows)
 

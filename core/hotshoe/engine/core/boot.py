@@ -21,7 +21,6 @@ from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.start.trees import chained
 from hotshoe.engine.wire.connection import MAX_MESSAGE_BYTES
-from hotshoe.executor import WorkerInfo
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.modules import read_projection
 from hotshoe.models.pooling import read_classifier
@@ -123,7 +122,11 @@ def _describe(
     pooling = setup.pooling if "embed" in found.tasks else None
     classifier = None
     if {"classify", "token_classify"} & {*found.tasks}:
-        classifier = replace(read_classifier(setup.model_config), kind=found.class_pooling)
+        classifier = replace(
+            read_classifier(setup.model_config),
+            kind=found.class_pooling,
+            step_token=found.step_token,
+        )
     projection = read_projection(setup.model_config)
     by_token = projection is not None and projection.by_token
     path = setup.model_config.path
@@ -142,7 +145,7 @@ def _describe(
         broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
         sampling_defaults=setup.sampling_defaults,
         has_logits=found.has_logits,
-        tasks=tuple(_served(setup, found)),
+        tasks=tuple(_served(core, 0 if classifier is None else len(classifier.labels))),
         hidden_size=found.hidden_size,
         vector_size=found.hidden_size if projection is None or by_token else projection.size,
         token_size=projection.size if projection is not None and by_token else found.hidden_size,
@@ -154,13 +157,17 @@ def _describe(
     )
 
 
-def _served(setup: EngineSetup, found: WorkerInfo) -> Iterator[str]:
+def _served(core: EngineCore, num_labels: int) -> Iterator[str]:
     """Yield the tasks of a worker that are served: embeddings where somebody says how these are
-    made, and vectors of tokens where those of a step fit into a message."""
-    numbers = setup.config.max_num_batched_tokens * max(found.hidden_size, 1)
+    made, and vectors of tokens where those of all prompts that one step may end fit into a
+    message. A prompt of an encoder is in one step, and one of a decoder in several."""
+    config, found = core.setup.config, core.info
+    whole = core.workers.num_blocks == ()
+    tokens = config.max_num_batched_tokens if whole else config.max_num_seqs * config.max_model_len
+    sizes = {"token_embed": found.hidden_size, "token_classify": num_labels}
     for task in found.tasks:
-        fits = not task.startswith("token") or 4 * numbers <= MAX_MESSAGE_BYTES // 2
-        if fits and (task != "embed" or setup.pooling is not None):
+        fits = 4 * tokens * sizes.get(task, 0) <= MAX_MESSAGE_BYTES // 2
+        if fits and (task != "embed" or core.setup.pooling is not None):
             yield task
 
 

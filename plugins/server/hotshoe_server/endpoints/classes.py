@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from hotshoe.text.output_processor import floats
+from hotshoe.types.classes import Classifier
 from hotshoe_server.call import Call
 from hotshoe_server.endpoints.embeddings import written
 from hotshoe_server.extensions import Endpoint
@@ -44,18 +45,20 @@ async def pool(call: Call, body: PoolingRequest) -> PoolingAnswer:
     found = await pooled(call, body, sources(served, body), params)
     made, count = [one.vector for one in found], sum(one.num_tokens for one in found)
     if params.task.startswith("token") and body.encoding_format != "base64":
-        data = [Pooled(i, _rows(one)) for i, one in enumerate(found)]
+        steps = served.client.info.classifier if params.task == "token_classify" else None
+        data = [Pooled(i, _rows(one, steps)) for i, one in enumerate(found)]
     else:
         data = [Pooled(i, written(vector, body.encoding_format)) for i, vector in enumerate(made)]
     name, usage = f"pool-{call.id}", PooledUsage(count, count)
     return PoolingAnswer(name, int(time.time()), body.model or served.name, data, usage)
 
 
-def _rows(made: Made) -> list[list[float]]:
-    """Return the numbers of each token."""
-    rows: list[list[float]] = (
-        np.frombuffer(made.vector, "<f4").reshape(made.num_tokens, -1).tolist()
-    )
+def _rows(made: Made, classifier: Classifier | None) -> list[list[float]]:
+    """Return the numbers of each token, or of each that has classes."""
+    count = made.num_tokens
+    if classifier is not None:
+        count = classifier.count_classified(made.token_ids)
+    rows: list[list[float]] = np.frombuffer(made.vector, "<f4").reshape(count, -1).tolist()
     return rows
 
 

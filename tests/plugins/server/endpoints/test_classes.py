@@ -3,6 +3,7 @@
 import base64
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,36 @@ def test_pooling_gives_numbers(app, served) -> None:
     ):
         refused = app.post("/pooling", input=[5], **body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_pooling_gives_rewards_of_steps(tmp_path, plugins, http) -> None:
+    """With a model that answers in words, of which overrides make a process reward model."""
+    make(tmp_path, {0: "bad"})
+    (tmp_path / "model.safetensors").unlink()
+    generator = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.from_pretrained(tmp_path)
+    ).eval()
+    torch.nn.init.normal_(generator.lm_head.weight)
+    generator.save_pretrained(tmp_path)
+    overrides = {
+        "architectures": ["LlamaForTokenClassification"],
+        "classifier_from_token": [7, 8],
+        "step_token": 5,
+    }
+    config = EngineConfig(str(tmp_path), platform="cpu", dtype="float32", hf_overrides=overrides)
+    ids, bare = [3, 5, 9, 5, 4], [3, 9]
+    with torch.inference_mode():
+        found = generator(torch.tensor([ids])).logits[0]
+    wanted = found[[1, 3]][:, [7, 8]].softmax(1)
+    with closing(AsyncEngine(config)) as engine:
+        http.app = create_app(make_state(ServerConfig(), engine, plugins))
+        answer = http.post("/pooling", input=ids).json()
+        assert answer["data"][0]["data"] == [
+            pytest.approx(row, abs=1e-5) for row in wanted.tolist()
+        ]
+        refused = http.post("/pooling", input=bare)
+    assert refused.status_code == 400
+    assert "no token 5, which ends a step" in refused.json()["error"]["message"]
 
 
 def test_a_conversation_has_a_class(app, served) -> None:
