@@ -270,7 +270,7 @@ class AdapterTable:
             if stack is not None:
                 yield from stack.split(module, pair).items()
                 continue
-            yield names.known(matrix), pair
+            yield from names.placed(matrix, pair)
 
     def check_room(self, name: str, factors: Mapping[str, Factors]) -> int:
         """Return the bytes of host memory that an adapter takes here.

@@ -152,9 +152,8 @@ class TorchWorker:
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
             place = self._model_config.file or self._model_config.path
-            # Ranks read their parts alone, and what stays on the host is read there.
-            ahead = self._rendezvous is None and ctx.offload is None
-            ahead = ahead and torch.device(ctx.device) != HOST
+            ahead = self._rendezvous is None and ctx.offload is None  # ranks read parts apart,
+            ahead = ahead and torch.device(ctx.device) != HOST  # and the host its own at once
             target = Target(ctx.device, self._ops.transfer if ahead else None)
             how = (config.load_format, ctx.torch_dtype, config.seed, target, config.check_weights)
             load_weights(ctx.weights, place, *how)

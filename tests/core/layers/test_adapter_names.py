@@ -1,8 +1,10 @@
 """Names of matrices: of files, of modules, and behind the prefix of a part that makes text."""
 
 import pytest
+import torch
 
 from hotshoe.layers.adapter_names import MatrixNames
+from hotshoe.layers.adapters import Factors
 from hotshoe.layers.weights import WeightTable
 
 
@@ -46,3 +48,27 @@ def test_what_an_operation_multiplies_amid_others_is_said_so() -> None:
     assert "amid others" in names.why_not("model.language_model.layers.0.up")
     for other in ("model.norm", "model.layers.0.down"):
         assert "is no layer" in names.why_not(other)
+
+
+def test_gates_and_ups_in_one_matrix_are_those_of_layers() -> None:
+    weights, prefix = WeightTable(), "model.layers.0.mlp."
+    weights.elsewhere([r"^model\.layers\.1\."])
+    names = MatrixNames(weights, [f"{prefix}gate_proj", f"{prefix}up_proj", f"{prefix}down_proj"])
+    a, b, lengths = torch.randn(2, 3), torch.randn(8, 2), torch.randn(8)
+    whole = Factors(a.new_empty(0, 0), a.new_empty(0, 0), whole=torch.randn(8, 3))
+    for number, half in enumerate(("gate_proj", "up_proj")):
+        at = slice(4 * number, 4 * number + 4)
+        found = list(names.placed(f"{prefix}gate_up_proj", Factors(a, b, lengths, 0.5)))
+        name, (own_a, own_b, own_lengths, scale, *_) = found[number]
+        assert (name, scale) == (prefix + half, 0.5)
+        for own, wanted in ((own_a, a), (own_b, b[at]), (own_lengths, lengths[at])):
+            assert torch.equal(own, wanted)
+        name, pair = list(names.placed(f"{prefix}gate_up_proj", whole))[number]
+        assert pair.whole is not None and torch.equal(pair.whole, whole.whole[at])
+    [(name, _)] = names.placed("model.layers.1.mlp.gate_up_proj", Factors(a, b))
+    assert weights.is_elsewhere(f"{name}.weight")  # where it is placed
+    [(name, _)] = names.placed("model.layers.2.mlp.gate_up_proj", Factors(a, b))
+    assert name == "model.layers.2.mlp.gate_up_proj"
+    stacked = MatrixNames(WeightTable(), [f"{prefix}gate_up_proj"])
+    [(name, pair)] = stacked.placed(f"{prefix}gate_up_proj", Factors(a, b))
+    assert name == f"{prefix}gate_up_proj" and pair.b is b

@@ -31,6 +31,7 @@ FAMILIES = {
     "kimi-linear": r"\.kv_b_proj$",  # another gated delta rule
     "longcat": r"\.kv_b_proj$",  # a router of its own
     "hunyuan3": "",  # shared experts have another name in files
+    "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
     "gemma3n": "",  # small matrices in float32
 }
 PROMPTS = [list(range(3, 24)), [9, 9, 1]]
@@ -44,6 +45,7 @@ SETTINGS = {
     "kv_cache_memory_bytes": 1 << 22,
     "enable_lora": True,
     "max_loras": 1,
+    "block_size": 16,
 }
 
 
