@@ -1,8 +1,11 @@
-"""The memory of the host that this process runs on."""
+"""The host that this process runs on: its memory, and what Python does beside the work."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -21,3 +24,21 @@ def granted_memory() -> int:
     except OSError:
         return total
     return min(total, int(limit)) if limit.isdigit() else total
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While active, let Python not look for cyclic garbage.
+
+    A start makes a million objects that stay, and looking through them again and again takes most
+    of the time in which a model is built. Garbage that is there goes first: it may hold memory.
+    """
+    looks = gc.isenabled()
+    if looks:
+        gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()

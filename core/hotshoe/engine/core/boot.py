@@ -21,6 +21,7 @@ from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.start.trees import chained
 from hotshoe.engine.wire.connection import MAX_MESSAGE_BYTES
+from hotshoe.host import uncollected
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.modules import read_projection
 from hotshoe.models.pooling import read_classifier
@@ -49,6 +50,7 @@ class Booted:
     info: EngineInfo
 
 
+@uncollected()
 def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     """Bring an engine core up.
 

@@ -39,6 +39,7 @@ from hotshoe.engine.wire.connection import Connection
 from hotshoe.engine.wire.messages import Side, WireError, check_side
 from hotshoe.errors import ConfigError, HotshoeError, RequestError, UserError
 from hotshoe.executor import AdapterWorker, ProfiledWorker, WeightsWorker, Worker
+from hotshoe.host import uncollected
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Rendezvous
 from hotshoe.types import StepHandle
@@ -70,8 +71,9 @@ class Rank:
         """Serve; return whether the owner has told it to leave."""
         worker = None
         try:
-            worker, asynchronous = self._build(self._join)
-            self._say(Loaded.wrap(worker.load()))
+            with uncollected():
+                worker, asynchronous = self._build(self._join)
+                self._say(Loaded.wrap(worker.load()))
             return self._serve(worker, self._start_waiting() if asynchronous else self._deliver)
         except Exception as error:
             self._fail(error)
