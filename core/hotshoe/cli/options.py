@@ -243,12 +243,31 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice in one mapping, of which the last would win."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            found: set[tuple[str, str]] = set()
+            for key, _ in node.value:
+                entry = (key.tag, str(key.value))
+                if entry in found:
+                    problem = f"{key.value!r} stands there twice; leave one out"
+                    raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
+                found.add(entry)
+            return super().construct_mapping(node, deep)
+
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = Loader(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config: cannot read {path}: {' '.join(str(error).split())}") from None
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise ConfigError(f"{path} must hold `option: value` lines")
-    return {key.replace("-", "_"): value for key, value in values.items()}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name in found:
+            raise ConfigError(f"{path} has {name} twice, with `-` and with `_`; leave one out")
+        found[name] = value
+    return found

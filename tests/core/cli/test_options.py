@@ -247,6 +247,9 @@ def test_overrides_win_over_all(file: Path) -> None:
         ("a: " + "[" * 10_000, "cannot read"),
         ("max_num_seqs: many", "max_num_seqs must be int"),
         ("max_num_seqs: 0", "max_num_seqs must be between 1 and"),
+        ("seed: 1\ndtype: auto\nseed: 2", "'seed' stands there twice.*line 3"),
+        ("kernel: {moe: a, moe: b}", "'moe' stands there twice"),
+        ("max_num_seqs: 1\nmax-num-seqs: 2", "has max_num_seqs twice"),
         ("model: !!python/object/apply:os.getcwd []", "cannot read"),
     ],
 )
