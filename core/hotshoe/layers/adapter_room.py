@@ -1,8 +1,13 @@
-"""Host memory for loaded adapters: how much they take, and how much they may."""
+"""Memory for adapters, of the host and of the device: how much they take, and how much they may."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from torch import Tensor
+
 from hotshoe.errors import MemoryLimitError
+from hotshoe.platform import DeviceFacts
 
 GIB = 2**30
 
@@ -45,3 +50,51 @@ class HostRoom:
     def drop(self, name: str) -> None:
         """Forget an adapter, if it is counted."""
         self._taken.pop(name, None)
+
+
+class DeviceRoom:
+    """Counts bytes of places on the device.
+
+    Linear layers make their places while a model is built. The places stay unwritten until all are
+    counted, because a host gives memory to tensors only when they are written.
+
+    Args:
+        free: Tells the bytes that are free on the device now; None where only its size is known.
+    """
+
+    def __init__(self, free: Callable[[], int] | None = None) -> None:
+        self._free = free
+        self._taken = 0
+        self._unwritten: list[Tensor] = []
+
+    @property
+    def taken(self) -> int:
+        """Bytes of all places."""
+        return self._taken
+
+    def take(self, nbytes: int, facts: DeviceFacts) -> None:
+        """Count memory that a layer is about to take, or gives back.
+
+        Raises:
+            MemoryLimitError: The device has less.
+        """
+        room = facts.memory_bytes - self._taken
+        if nbytes > 0 and self._free is not None:
+            room = min(room, self._free() - sum(place.nbytes for place in self._unwritten))
+        if nbytes > room:
+            raise MemoryLimitError(
+                f"the places of adapters take {(self._taken + nbytes) / GIB:.1f} GiB or more, but "
+                f"{facts.name} has {(self._taken + room) / GIB:.1f} GiB for them; lower "
+                "--max-loras or --max-lora-rank, or name fewer matrices (--lora-target-modules)"
+            )
+        self._taken += nbytes
+
+    def write_later(self, *places: Tensor) -> None:
+        """Let places be zeroed by `write`."""
+        self._unwritten += places
+
+    def write(self) -> None:
+        """Zero all places that were made; the model is built."""
+        for place in self._unwritten:
+            place.zero_()
+        self._unwritten.clear()

@@ -10,7 +10,7 @@ Source: Low-rank adaptation, arXiv:2106.09685.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
+from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers.adapter_names import MatrixNames
-from hotshoe.layers.adapter_room import HostRoom
+from hotshoe.layers.adapter_room import DeviceRoom, HostRoom
 from hotshoe.layers.adapter_tokens import Stage, TokenPlaces
 from hotshoe.layers.landing import LANDINGS, Landing, Piece
 from hotshoe.layers.magnitudes import Gain
@@ -158,7 +158,12 @@ def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank:
 class AdapterTable:
     """All adapters of a model, by the name that they were loaded under.
 
+    Args:
+        limits: What they may be.
+        free: See `DeviceRoom`.
+
     Attributes:
+        device: Memory of places.
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: The adapter of each token in the present step, by the number of rows that a layer
             may get; empty for a step without adapters.
@@ -170,7 +175,7 @@ class AdapterTable:
         weights: Of the model.
     """
 
-    def __init__(self, limits: AdapterLimits) -> None:
+    def __init__(self, limits: AdapterLimits, free: Callable[[], int] | None = None) -> None:
         self.limits = limits
         self._known: set[str] = set()  # last parts of all matrices' names
         self.layers: dict[str, tuple[Adapted, int]] = {}
@@ -183,7 +188,7 @@ class AdapterTable:
         self.stacks: dict[str, Stacked] = {}
         self.shared: set[str] = set()
         self.weights = WeightTable()
-        self._taken_bytes = 0
+        self.device = DeviceRoom(free)
         self._room = HostRoom(limits.host_bytes)
         self._landing = Landing()
         self.reserve(0, (_stay, _stay))
@@ -215,17 +220,8 @@ class AdapterTable:
         return self._landing.grow(numbers, dtype, device)
 
     def take(self, nbytes: int, facts: DeviceFacts) -> None:
-        """Count memory that a layer is about to take for places of adapters.
-
-        Raises:
-            MemoryLimitError: All places of adapters together need more than the device has.
-        """
-        if self._taken_bytes + nbytes > facts.memory_bytes:
-            raise MemoryLimitError(
-                f"the places of adapters take more than the {facts.memory_bytes / 2**30:.1f} GiB "
-                f"of {facts.name}; lower --max-loras or --max-lora-rank"
-            )
-        self._taken_bytes += nbytes
+        """See `DeviceRoom.take`."""
+        self.device.take(nbytes, facts)
 
     def own(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
         """Return the part of an adapter that belongs to this stage's layers.
@@ -297,6 +293,7 @@ class AdapterTable:
         Raises:
             MemoryLimitError: As `check_room`, or the device has too little.
         """
+        self.device.write()
         nbytes = self.check_room(name, factors)
         found = {self.changes.get(matrix, Changes.LINEAR) for matrix in factors}
         if Changes.EXPERTS in found:

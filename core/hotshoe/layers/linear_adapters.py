@@ -47,8 +47,9 @@ class AdaptedLinear:
         self._table, self._shares, self._in_features = table, shares, in_features
         self._rank = spec.rank // len(shares)
         shape, place = (spec.max_adapters, spec.rank), (ctx.torch_dtype, ctx.device)
-        self._a = torch.zeros(*shape, spec.in_features, dtype=place[0], device=place[1])
-        self._b = torch.zeros(*shape, spec.out_features, dtype=place[0], device=place[1])
+        self._a = torch.empty(*shape, spec.in_features, dtype=place[0], device=place[1])
+        self._b = torch.empty(*shape, spec.out_features, dtype=place[0], device=place[1])
+        table.device.write_later(self._a, self._b)
         self._base = base
         self._gains: Gains | None = None  # until an adapter has magnitudes
         self.nbytes = self._a.nbytes + self._b.nbytes
@@ -175,7 +176,7 @@ def adapted_linear(
     parts = tuple(share.num_rows for _, _, share in shares)
     spec = LoraSpec(*sizes, rank, limits.max_adapters, ctx.dtype, parts)
     numbers = rank * sum(sizes)
-    landing = table.land(numbers, ctx.torch_dtype, ctx.device)
+    landing = table.land(numbers, ctx.torch_dtype, ctx.selector.judged.device)
     places = limits.max_adapters * numbers * ctx.torch_dtype.itemsize
     table.take(places + landing, ctx.selector.facts)
     layer = AdaptedLinear(ctx, table, shares, in_features, spec, base)

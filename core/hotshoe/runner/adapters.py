@@ -96,12 +96,15 @@ class AdapterRows:
         return self._table.begin(names, counts, inputs.sample_at, self._ahead)
 
 
-def adapter_table(config: EngineConfig, device: str) -> AdapterTable | None:
+def adapter_table(
+    config: EngineConfig, device: str, free: Callable[[], int] | None
+) -> AdapterTable | None:
     """Make room for adapters, if the configuration asks for it.
 
     Args:
         config: Of the engine.
         device: Where steps run; nothing comes ahead to the host itself.
+        free: See `AdapterTable`.
     """
     if not config.enable_lora:
         return None
@@ -109,7 +112,7 @@ def adapter_table(config: EngineConfig, device: str) -> AdapterTable | None:
     targets = tuple(config.lora_target_modules)
     places = config.max_loras + ahead
     room = int((config.lora_host_memory_gib or 0) * GIB) or _share_of_host(config)
-    return AdapterTable(AdapterLimits(places, config.max_lora_rank, targets, ahead, room))
+    return AdapterTable(AdapterLimits(places, config.max_lora_rank, targets, ahead, room), free)
 
 
 def check_model(table: AdapterTable, model: Model, config: ModelConfig, alone: bool) -> None:

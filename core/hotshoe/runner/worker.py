@@ -214,7 +214,7 @@ class TorchWorker:
             redundant_experts=config.num_redundant_experts if config.enable_eplb else None,
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
-            adapters=adapter_table(config, self._selector.judged.device),
+            adapters=adapter_table(config, self._selector.judged.device, self._free_bytes),
             further=wants_further(config),
             offload=offload_of(config, self._selector.judged.device),
         )
@@ -224,6 +224,7 @@ class TorchWorker:
         check_divided(ctx, self._model_config.architecture)
         if ctx.adapters is not None:
             check_model(ctx.adapters, model, self._model_config, self._mesh.pp.size == 1)
+            ctx.adapters.device.write()
         self._head = head_of(model, ctx, self._model_config)
         if ctx.offload is not None:
             ctx.offload.plan(alone=self._mesh.pp.size == 1)
@@ -257,7 +258,7 @@ class TorchWorker:
     def _free_bytes(self) -> int:
         """Return what the device has, less what others took where that is known."""
         memory = self._selector.facts.memory_bytes
-        if self._platform.measures_memory:
+        if self._platform.measures_memory or self._selector.facts.device == "meta":
             return memory
         free = self._budget().free_bytes
         return memory if free is None else min(free, memory)

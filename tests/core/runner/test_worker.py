@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from hotshoe.config import EngineConfig
+from hotshoe.engine.start.setup import prepare
 from hotshoe.errors import ConfigError, EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
+from hotshoe.plugins import PluginManager
 from hotshoe.runner.granted import check_device
 from hotshoe.runner.worker import TorchWorker, enough_memory
 from hotshoe.slots import SLOTS, EmbeddingSpec, LinearSpec, QuantSpec, Selector
@@ -95,6 +97,17 @@ def test_tables_that_cannot_fit_are_refused_before_they_are_made() -> None:
     check(1 << 20, "float32", max_num_seqs=256, max_model_len=131072)
     with pytest.raises(MemoryLimitError, match="lower --max-num-seqs or --max-model-len"):
         check(1 << 20, "float32", max_num_seqs=4096, max_model_len=131072)
+
+
+def test_places_of_adapters_take_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig("demo", platform="cpu", enable_lora=True, max_loras=2)
+    worker = prepare(config, PluginManager()).torch_worker()
+    ctx, _ = worker.build()
+    assert ctx.adapters is not None
+    taken = ctx.adapters.device.taken
+    monkeypatch.setattr(worker, "_free_bytes", lambda: taken - 1)
+    with pytest.raises(MemoryLimitError, match="lower --max-loras or --max-lora-rank"):
+        worker.build()
 
 
 def test_memory_that_runs_out_is_a_user_error() -> None:

@@ -29,6 +29,7 @@ from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.foreign import ForeignError, foreign
+from hotshoe.layers import AdapterTable
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
 from hotshoe.plugins import PluginManager
@@ -234,7 +235,9 @@ def _memory(
         "activations", activation_bytes(config, selector), f"{config.max_num_batched_tokens} tokens"
     )
     beside = draft is not None and draft.config.platform == config.platform
+    places = [] if ctx.adapters is None else [_places(ctx.adapters)]
     taken = weights.bytes + (draft.weight_bytes if draft is not None and beside else 0)
+    taken += sum(place.bytes for place in places)
     if is_recorded or setup.platform.measures_memory:
         whole = int(setup.selector.facts.memory_bytes * USABLE_SHARE)
         note = f"{USABLE_SHARE:.0%} of the device's memory, less weights and activations"
@@ -248,7 +251,14 @@ def _memory(
         shared, cache = draft_need(draft.config, draft.info, config, info)
         drafts = [Need("draft weights", draft.weight_bytes, where), cache]
         config, info = shared
-    return weights, *away, cache_need(config, info), *drafts, activations
+    return weights, *places, *away, cache_need(config, info), *drafts, activations
+
+
+def _places(table: AdapterTable) -> Need:
+    """Return what places of adapters take."""
+    limits = table.limits
+    note = f"{limits.max_adapters} places of rank {limits.max_rank}"
+    return Need("adapters", table.device.taken, note)
 
 
 def named_platform(
