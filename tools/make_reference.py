@@ -62,7 +62,8 @@ from hotshoe.types import (
     TokenLogprobs,
 )
 from hotshoe_server.endpoints import ENDPOINTS, OPTIONAL
-from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUES
+from hotshoe_server.vllm_flags import FLAGS, SAME, VALUES
+from hotshoe_server.vllm_short import SHORT
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What argparse calls the arguments of no group of ours.

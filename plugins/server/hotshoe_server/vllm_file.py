@@ -25,6 +25,8 @@ def own_options(values: Mapping[str, Any], parser: Parser) -> dict[str, Any]:
     Raises:
         ConfigError: An option of vLLM's cannot be honored.
     """
+    if isinstance(models := values.get("models"), Mapping):
+        values = {**values, "models": {name: _model(of, parser) for name, of in models.items()}}
     own = {
         name: _here(name, value) for name, value in values.items() if not _is_theirs(name, value)
     }
@@ -33,6 +35,15 @@ def own_options(values: Mapping[str, Any], parser: Parser) -> dict[str, Any]:
         return own
     found = vars(parser.parse(words))
     return merged({name: value for name, value in found.items() if name != "config"}, own)
+
+
+def _model(own: Any, parser: Parser) -> Any:
+    """Return the options of one of several models by the names that they have here."""
+    if isinstance(own, str):
+        return {"model": own}  # beside which flags may name options
+    if not isinstance(own, Mapping):
+        return own
+    return own_options({str(key).replace("-", "_"): own[key] for key in own}, parser)
 
 
 def _is_theirs(name: str, value: Any) -> bool:

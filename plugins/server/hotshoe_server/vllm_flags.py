@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from hotshoe.errors import ConfigError
 from hotshoe_server import vllm_drafts
+from hotshoe_server.vllm_short import SHORT
 
 #: Whose value is an object, or one word, here and there.
 DRAFTS = "--speculative-config"
@@ -68,17 +69,6 @@ def _refused(name: str, why: str, takes: bool = True) -> Flag:
     return Flag(name, why, takes=takes)
 
 
-#: Short forms.
-SHORT: Mapping[str, str] = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-ep": "--enable-expert-parallel",
-    "-q": "--quantization",
-    "-asc": "--api-server-count",
-    "-cc": "--compilation-config",
-    "-ac": "--attention-config",
-}
 _ALWAYS = "this is always so here"
 _RECORDED = "the engine chooses the steps to record; --optimization-level bounds them"
 _FILES = "the engine reads safetensors alone, each when it needs it"
@@ -87,7 +77,6 @@ _ONE = "--tensor-parallel-size processes compute a layer"
 _LOGS = "--log-format and --access-log control the log"
 _TEXT = "models here read text alone"
 _PROXY = "let the proxy in front of the server do it"
-_DRAFT_MODEL = ("--speculative-config", "draft_model", "--speculative-config.model", VALUE)
 _TASKS = "the model's files show its tasks"
 #: The last two stand for encodings of conversations, which are chat templates here.
 _TOKENIZERS = ("auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4")
@@ -114,8 +103,7 @@ FLAGS: tuple[Flag, ...] = (
     _alias("--attention-backend", "--kernel", "attention={}", harmless=("auto",)),
     _alias("--linear-backend", "--kernel", "linear={}", harmless=("auto",)),
     _alias("--moe-backend", "--kernel", "moe={}", harmless=("auto",)),
-    _alias("--speculative-model", *_DRAFT_MODEL),
-    _alias("--num-speculative-tokens", "--speculative-config.num_speculative_tokens", VALUE),
+    *(_alias(name, f"{DRAFTS}.{key}", VALUE) for name, key in vllm_drafts.ENTRIES.items()),
     # Objects.
     _object("--attention-config", backend=("--kernel", "attention={}")),
     _object(
@@ -374,7 +362,7 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
         if flag.takes and not equals:
             value = _value(flag, rest)
         found += _meant(flag, value if name == flag.name else _entry(name, value), off, say)
-    return found
+    return vllm_drafts.with_method(found, DRAFTS, say)
 
 
 def _named(name: str, value: str, say: Callable[[str], None]) -> str:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hotshoe_server.vllm_drafts import IGNORED, METHODS, MOVED, meant
+from hotshoe_server.vllm_drafts import AS_HERE, ENTRIES, IGNORED, METHODS, MOVED, meant
 from hotshoe_server.vllm_flags import rewrite
 
 BY_NAME = "by the name of its model it is"
@@ -34,12 +34,24 @@ BY_NAME = "by the name of its model it is"
         ({"method": "ngram", "unknown": 1}, {"method": "ngram", "unknown": 1}),
         ({"num_speculative_tokens": 2}, {"num_speculative_tokens": 2}),
         ({"method": 3}, {"method": 3}),
+        ({"method": "ernie_mtp"}, {"method": "mtp"}),
+        ({"method": None, "model": "d"}, {"method": "draft_model", "model": "d"}),
+        ({"method": "ngram", "model": None, "quantization": None}, {"method": "ngram"}),
+        ({"method": "eagle", **{key: AS_HERE[key][0] for key in AS_HERE}}, {"method": "eagle"}),
+        (
+            {"method": "eagle", "parallel_drafting": True, "rejection_sample_method": "synthetic"},
+            {"method": "eagle", "parallel_drafting": True, "rejection_sample_method": "synthetic"},
+        ),
+        (
+            {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
+            {"method": "suffix", "suffix_decoding_max_cached_tokens": 0},
+        ),
     ],
 )
 def test_entries_are_what_they_mean(given: dict[str, object], wanted: dict[str, object]) -> None:
     said: list[str] = []
     assert json.loads(meant(json.dumps(given), said.append)) == wanted
-    guessed = "model" in wanted and "method" not in given
+    guessed = "model" in wanted and given.get("method") is None
     line = f"--speculative-config names no method; {BY_NAME} {wanted.get('method')}"
     assert said == [line] * guessed
 
@@ -56,6 +68,25 @@ def test_entries_without_effect_are_said() -> None:
     given = {"method": "ngram", "enforce_eager": False, "attention_backend": None}
     assert json.loads(meant(json.dumps(given), said.append)) == {"method": "ngram"}
     assert len(said) == len(IGNORED)
+
+
+def test_finished_answers_are_bounded_by_tokens() -> None:
+    said: list[str] = []
+    given = {"method": "suffix", "suffix_decoding_max_cached_requests": 9}
+    assert json.loads(meant(json.dumps(given), said.append)) == {"method": "suffix"}
+    assert "suffix_decoding_max_cached_tokens bounds them" in said[0]
+
+
+@pytest.mark.parametrize("flag", [name for name in ENTRIES if ENTRIES[name] == "model"])
+def test_a_model_of_its_own_flag_has_a_method(flag: str) -> None:
+    drafts, said = "--speculative-config", list[str]()
+    found = rewrite(["m", flag, "x/eagle3"], said.append)
+    assert found == ["m", f"{drafts}.model", "x/eagle3", f"{drafts}.method", "eagle3"]
+    assert rewrite([f"{drafts}.model=d"], said.append)[1:] == [f"{drafts}.method", "draft_model"]
+    assert [BY_NAME in line for line in said] == [True, True]
+    assert rewrite([f"{drafts}.model=[ngram]"], pytest.fail) == [f"{drafts}.method", "ngram"]
+    found = rewrite([flag, "d", "--spec-method", "eagle"], pytest.fail)
+    assert found == [f"{drafts}.model", "d", f"{drafts}.method", "eagle"]
 
 
 @pytest.mark.parametrize("word", ["auto", "{", "[1]", "null", "3", "[" * 9999])

@@ -41,6 +41,16 @@ def parser() -> Parser:
             {"lora_modules": {"a": "b", "c": "d"}},
         ),
         ({"lora_modules": {"a": "b"}}, {"lora_modules": {"a": "b"}}),
+        (
+            {"models": {"a": "x", "b": {"model": "y", "gpu-memory-utilization": 0.9}, "c": 3}},
+            {
+                "models": {
+                    "a": {"model": "x"},
+                    "b": {"model": "y", "platform_options": {"memory_fraction": 0.9}},
+                    "c": 3,
+                }
+            },
+        ),
     ],
 )
 def test_names_of_vllm_in_a_file(parser: Parser, values, found) -> None:

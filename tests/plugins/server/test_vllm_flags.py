@@ -5,7 +5,8 @@ import pytest
 from hotshoe.cli.parser import Parser
 from hotshoe.errors import ConfigError
 from hotshoe_server.command import Serve
-from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUE, VALUES, rewrite
+from hotshoe_server.vllm_flags import FLAGS, SAME, VALUE, VALUES, rewrite
+from hotshoe_server.vllm_short import SHORT
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +63,20 @@ def parser() -> Parser:
         (["--override-pooler-config", '{"pooling_type": "MEAN"}'], ["--pooling", "mean"]),
         (["--profiler-config.torch_profiler_dir", "/p"], ["--profile-dir", "/p"]),
         (
-            ["--speculative-model", "d", "--num-speculative-tokens", "3"],
+            ["--speculative-model", "[ngram]", "--num-speculative-tokens", "3"],
             [
-                *("--speculative-config", "draft_model", "--speculative-config.model", "d"),
+                *("--speculative-config.method", "ngram"),
                 *("--speculative-config.num_speculative_tokens", "3"),
             ],
         ),
+        (
+            ["--spec-method", "mimo_mtp", "--spec-tokens", "1"],
+            [
+                *("--speculative-config.method", "mtp"),
+                *("--speculative-config.num_speculative_tokens", "1"),
+            ],
+        ),
+        (["-sc", '{"method": "suffix"}'], ["--speculative-config", '{"method": "suffix"}']),
         (["--load-format", "mistral"], ["--load-format", "safetensors"]),
         (
             ["--load-format", "auto", "--dtype=half"],
