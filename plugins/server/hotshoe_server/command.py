@@ -82,7 +82,9 @@ class Serve:
         engine = with_turns(engine, config)
         plans = make_plans(engine, config, "model" in given)
         for plan in plans:
-            check_early(plan.config, plugins)
+            with one_of(plans, plan):
+                check_early(plan.config, plugins)
+                check_adapters(plan.engine)
         from hotshoe.engine.start.draft import check_speculation
         from hotshoe.engine.start.places import check_model
         from hotshoe_server.socket_file import Listening, unix_socket
@@ -96,7 +98,7 @@ class Serve:
             for plan in plans:
                 with one_of(plans, plan):
                     check_model(plan.engine, plugins)
-                check_speculation(plan.engine, plugins)
+                    check_speculation(plan.engine, plugins)
             say(f"listening on {address(config, front.listener.getsockname())}")
             if config.api_processes > 1:
                 from hotshoe_server.supervisor import Supervisor
@@ -197,6 +199,16 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
         from hotshoe_server.named_adapters import find_resolvers
 
         find_resolvers(config, plugins)
+
+
+def check_adapters(engine: EngineConfig) -> None:
+    """Refuse adapters of an engine that takes none.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    if engine.lora_modules and not engine.enable_lora:
+        raise ConfigError("lora_modules needs an engine that takes adapters: enable_lora")
 
 
 def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:

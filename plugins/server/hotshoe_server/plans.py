@@ -15,7 +15,7 @@ from typing import Any
 
 from hotshoe.cli.options import as_flag
 from hotshoe.config import EngineConfig
-from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.errors import CheckpointError, ConfigError, UserError
 from hotshoe.suggest import did_you_mean
 from hotshoe_server.config import ServerConfig
 
@@ -114,21 +114,27 @@ def that_sleeps(engine: EngineConfig, config: ServerConfig) -> EngineConfig:
 
 @contextmanager
 def one_of(plans: Sequence[Plan], plan: Plan) -> Iterator[None]:
-    """Let an error of a further model, which may be none, say that there are others.
+    """Let an error of one of several models name it, and one of a further model, which may be
+    none, say that there are others.
 
     Raises:
-        CheckpointError: It is none.
+        CheckpointError: That was one.
+        ConfigError: That was another mistake of the user.
     """
     try:
         yield
-    except CheckpointError as error:
-        if plan not in plans[1:]:
+    except UserError as error:
+        if len(plans) == 1:
             raise
-        names = ", ".join(other.names[0] for other in plans)
-        raise CheckpointError(
-            f"{error}; each MODEL, --model and --models is a model of its own, so these are "
-            f"{len(plans)} ({names}): leave out what is no model"
-        ) from error
+        said = f"models.{plan.names[0]}: {error}"
+        is_model = isinstance(error, CheckpointError)
+        if plan in plans[1:] and is_model:
+            names = ", ".join(other.names[0] for other in plans)
+            said += (
+                "; each MODEL, --model and --models is a model of its own, so these are "
+                f"{len(plans)} ({names}): leave out what is no model"
+            )
+        raise (CheckpointError if is_model else ConfigError)(said) from error
 
 
 def check_names(plans: Sequence[Plan]) -> None:
@@ -142,10 +148,7 @@ def check_names(plans: Sequence[Plan]) -> None:
     for plan in plans:
         for name in plan.names:
             if name in taken:
-                raise ConfigError(
-                    f"two models are named {name}: {taken[name]} and {plan.engine.model}; "
-                    "give them names, as in --model NAME=MODEL"
-                )
+                raise twice(name, taken[name], plan.engine.model)
         taken |= dict.fromkeys(plan.names, plan.engine.model)
     holders: dict[str, str] = {}
     for plan in plans:
@@ -161,6 +164,14 @@ def check_names(plans: Sequence[Plan]) -> None:
                     "--lora-modules to one of them, as in --model NAME=MODEL,lora_modules={}"
                 )
         holders |= dict.fromkeys(plan.engine.lora_modules, plan.names[0])
+
+
+def twice(name: str, first: str, second: str) -> ConfigError:
+    """Return the error of two models with one name."""
+    return ConfigError(
+        f"two models are named {name}: {first} and {second}; "
+        "give them names, as in --model NAME=MODEL"
+    )
 
 
 def shared_memory(plans: Sequence[Plan], max_resident: int | None) -> list[Plan]:
@@ -189,32 +200,60 @@ def rewrite_models(words: Sequence[str]) -> list[str]:
     """Write `A B --model C=MODEL,option=value` as `A --models {"B": ..} --models {"C": ..}`.
 
     Only words before the first flag are models, as later ones may be further values of a flag.
+
+    Raises:
+        ConfigError: Two of the further models have one name, or an option has no value.
     """
+    further: dict[str, str] = {}
+
+    def one_more(name: str, own: Mapping[str, Any]) -> list[str]:
+        if name in further:
+            raise twice(name, further[name], own["model"])
+        further[name] = own["model"]
+        return ["--models", json.dumps({name: own})]
+
     found: list[str] = []
     rest = list(words)
     while rest and not rest[0].startswith("-"):
         word = rest.pop(0)
-        found += ["--models", json.dumps({model_name(word): word})] if found else [word]
+        found += one_more(model_name(word), {"model": word}) if found else [word]
+    has_model = bool(found)
     while rest:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
-        if flag == "--model" and not equals and rest:
-            value = rest.pop(0)
-        if flag == "--model" and "=" in value:
-            found += ["--models", json.dumps(_named(value))]
+        of_models = flag in ("--model", "--models") or flag.startswith("--models.")
+        if not of_models or not (equals or rest):
+            found.append(word)
+            continue
+        value = value if equals else rest.pop(0)
+        if flag != "--model":
+            found += _entry(flag, value)
+        elif "=" in value:
+            found += one_more(*_named(value))
+        elif has_model:
+            found += one_more(model_name(value), {"model": value})
         else:
-            found += [flag, value] if flag == "--model" and value else [word]
+            found += [flag, value]
+            has_model = True
     return found
 
 
-def _named(text: str) -> dict[str, Any]:
+def _entry(flag: str, value: str) -> list[str]:
+    """Write `--models NAME=MODEL` as an object, beside which options of its own may stand."""
+    _, _, path = flag.partition(".")
+    name, equals, model = (path, "=", value) if path else value.partition("=")
+    whole = name and equals and "." not in name and value[0] != "{" and model[:1] != "{"
+    return ["--models", json.dumps({name: {"model": model}})] if whole else [flag, value]
+
+
+def _named(text: str) -> tuple[str, dict[str, Any]]:
     """Read `NAME=MODEL,option=value,...`.
 
     Raises:
         ConfigError: An option has no value.
     """
     name, _, rest = text.partition("=")
-    model, *options = rest.split(",")
+    model, *options = _split(rest)
     own: dict[str, Any] = {"model": model}
     for option in options:
         key, equals, value = option.partition("=")
@@ -227,4 +266,16 @@ def _named(text: str) -> dict[str, Any]:
             own[key] = json.loads(value)
         except ValueError:
             own[key] = value
-    return {name: own}
+    return name, own
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas, but for those within objects and lists."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "{[") - (char in "}]")
+        if char == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts

@@ -6,11 +6,13 @@ from fractions import Fraction
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
+from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe_server.config import ServerConfig
-from hotshoe_server.plans import make_plans, model_name, rewrite_models
+from hotshoe_server.plans import make_plans, model_name, one_of, rewrite_models
 
 ENGINE = EngineConfig(max_num_seqs=7)
+MODEL_C = '{"C": {"model": "/c"}}'
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3}
 
 
 def plans(has_model: bool = True, **options: object):
@@ -116,7 +118,7 @@ def test_a_share_that_is_given_stays() -> None:
     ("words", "found"),
     [
         (["A"], ["A"]),
-        (["A", "B", "--port", "1"], ["A", "--models", '{"B": "B"}', "--port", "1"]),
+        (["A", "B", "--port", "1"], ["A", "--models", '{"B": {"model": "B"}}', "--port", "1"]),
         (["--model", "A"], ["--model", "A"]),
         (["--model=A"], ["--model", "A"]),
         (["--model"], ["--model"]),
@@ -126,10 +128,41 @@ def test_a_share_that_is_given_stays() -> None:
             ["--models", '{"C.1": {"model": "/c", "max_num_seqs": 3, "dtype": "float32"}}'],
         ),
         (["--port", "1", "A", "B"], ["--port", "1", "A", "B"]),
+        (["A", "--model", "B"], ["A", "--models", '{"B": {"model": "B"}}']),
+        (["--model", "A", "--model=B"], ["--model", "A", "--models", '{"B": {"model": "B"}}']),
+        (["--models", "C=/c"], ["--models", '{"C": {"model": "/c"}}']),
+        (["--models.C=/c", "--models.C.seed", "1"], ["--models", MODEL_C, "--models.C.seed", "1"]),
+        (["--models", "C.seed=1"], ["--models", "C.seed=1"]),
+        (["--models", '{"C": "/c=1"}'], ["--models", '{"C": "/c=1"}']),
+        (
+            ['--model=C=/c,speculative_config={"method": "ngram", "num_speculative_tokens": 3}'],
+            ["--models", json.dumps({"C": {"model": "/c", "speculative_config": DRAFTS}})],
+        ),
     ],
 )
 def test_command_lines(words: list[str], found: list[str]) -> None:
     assert rewrite_models(words) == found
+
+
+@pytest.mark.parametrize(
+    "words", [["A", "B", "B"], ["--model", "B=/b", "--model", "B=/c"], ["A", "B", "--model", "B"]]
+)
+def test_further_models_of_one_name(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="two models are named B"):
+        rewrite_models(words)
+
+
+def test_an_error_names_one_of_several_models() -> None:
+    first, second = found = plans(models={"two": "demo"})
+    with pytest.raises(ConfigError, match=r"^models.two: bad$"), one_of(found, second):
+        raise ConfigError("bad")
+    said = r"^models.two: bad; .* 2 \(demo, two\)"
+    with pytest.raises(CheckpointError, match=said), one_of(found, second):
+        raise CheckpointError("bad")
+    with pytest.raises(CheckpointError, match=r"^models.demo: bad$"), one_of(found, first):
+        raise CheckpointError("bad")
+    with pytest.raises(ConfigError, match=r"^bad$"), one_of([first], first):
+        raise ConfigError("bad")
 
 
 def test_an_option_without_a_value() -> None:
