@@ -18,6 +18,7 @@ def offered() -> Sequence[Candidate]:
         flash3,
         flash4,
         flashinfer,
+        flashinfer_latent,
         flashmla,
         gated_delta,
         helion,
@@ -39,6 +40,7 @@ def offered() -> Sequence[Candidate]:
     streaming = prompt.supports, prompt.Attention
     by_group = packed.supports, packed.Linear
     xqa = flashinfer.supports, flashinfer.Attention
+    planned = flashinfer_latent.supports, flashinfer_latent.MlaAttention
     return (
         Candidate("attention", "streaming", *streaming, layout=declared_layout),
         Candidate("attention", "cudnn", *cudnn, layout=declared_layout),
@@ -47,6 +49,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("attention", "flashinfer", *xqa, layout=declared_layout),
         Candidate("mla_attention", "streaming", latent.supports, latent.MlaAttention),
         Candidate("mla_attention", "flashmla", flashmla.supports, flashmla.MlaAttention),
+        Candidate("mla_attention", "flashinfer", *planned),
         Candidate("gated_delta", "streaming", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("linear", "streaming_blocks", blocks.supports, blocks.Linear),
         Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -94,36 +95,46 @@ def _none_for(what: str, value: object, known: tuple[object, ...]) -> str:
 
 @dataclass(slots=True)
 class PlannedStep(AttentionMetadata):
-    """A step with prompts, and the wrapper that planned it."""
+    """A step, and the wrapper that planned it."""
 
     wrapper: Any = None
 
 
 class Plans:
-    """FlashInfer's wrapper for prompts, several times, to be used in turn.
+    """One of FlashInfer's wrappers, several times, to be used in turn.
 
     A plan is copied to the device behind the steps before it, from host memory that its wrapper
     writes again at the next plan. So a wrapper waits until its last copy has been read.
+
+    Args:
+        make: Makes a wrapper that keeps partial results in the memory it is given.
+        question: What each plan says beside lengths.
+        block_size: Tokens of a page.
+        device: Where steps run.
+        whole: A plan takes whole lengths, and not those in the last pages.
     """
 
-    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
-        kind = importlib.import_module(f"{PACKAGE}.prefill").BatchPrefillWithPagedKVCacheWrapper
-        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=facts.device)
-        self._turns = [(kind(workspace, "HND"), torch.cuda.Event()) for _ in range(PLANS)]
-        self._block_size = spec.block_size
-        dtype = getattr(torch, spec.dtype)
-        self._question = {
-            "num_qo_heads": spec.num_heads,
-            "num_kv_heads": spec.num_kv_heads,
-            "head_dim_qk": spec.head_dim,
-            "page_size": spec.block_size,
-            "causal": True,
-            "sm_scale": spec.scale,
-            # It counts the keys before a query, the specification the query's own too.
-            "window_left": -1 if spec.window is None else spec.window - 1,
-            "q_data_type": dtype,
-            "kv_data_type": dtype,
-        }
+    def __init__(
+        self,
+        make: Callable[[Tensor], Any],
+        question: Mapping[str, object],
+        block_size: int,
+        device: str,
+        whole: bool = False,
+    ) -> None:
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._turns = [(make(workspace), torch.cuda.Event()) for _ in range(PLANS)]
+        self._question, self._block_size, self._whole = dict(question), block_size, whole
+
+    def prepare(self, shape: StepShape, view: CacheView, least: int = 1) -> AttentionMetadata:
+        """Plan a step whose lengths the host knows, of at least so many tokens of some request."""
+        step = whole_step(shape, view)
+        known = step.host_lens
+        if known is None or step.max_query_len < least or not step.num_reqs:
+            return step
+        wrapper = self(list(known[0]), list(known[1]), step.block_table)
+        values = {field.name: getattr(step, field.name) for field in fields(step)}
+        return PlannedStep(**values, wrapper=wrapper)
 
     def __call__(self, counts: list[int], lengths: list[int], table: Tensor) -> Any:
         """Plan requests of so many tokens, at whose end they have such lengths."""
@@ -142,11 +153,30 @@ class Plans:
             _starts(torch.tensor(counts)),
             _starts(pages),
             table[at[0], at[1]],
-            lens - (pages - 1) * self._block_size,
+            lens if self._whole else lens - (pages - 1) * self._block_size,
             **self._question,
         )
         copied.record()
         return wrapper
+
+
+def _plans(spec: AttentionSpec, facts: DeviceFacts) -> Plans:
+    """Return what plans prompts."""
+    kind = importlib.import_module(f"{PACKAGE}.prefill").BatchPrefillWithPagedKVCacheWrapper
+    dtype = getattr(torch, spec.dtype)
+    question = {
+        "num_qo_heads": spec.num_heads,
+        "num_kv_heads": spec.num_kv_heads,
+        "head_dim_qk": spec.head_dim,
+        "page_size": spec.block_size,
+        "causal": True,
+        "sm_scale": spec.scale,
+        # It counts the keys before a query, the specification the query's own too.
+        "window_left": -1 if spec.window is None else spec.window - 1,
+        "q_data_type": dtype,
+        "kv_data_type": dtype,
+    }
+    return Plans(lambda memory: kind(memory, "HND"), question, spec.block_size, facts.device)
 
 
 def _starts(counts: Tensor) -> Tensor:
@@ -180,7 +210,7 @@ class Attention(attention.Attention):
         self._scratch = torch.empty(scratch, dtype=torch.uint8, device=facts.device)
         self._pages_dtype: torch.dtype = getattr(torch, spec.kv_dtype)
         plain = spec.kv_dtype == spec.dtype and not spec.sinks
-        self._plans = Plans(spec, facts) if plain else None
+        self._plans = _plans(spec, facts) if plain else None
         self._run_once(spec, facts)
 
     def _run_once(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
@@ -198,13 +228,8 @@ class Attention(attention.Attention):
 
     def prepare(self, shape: StepShape, view: CacheView) -> AttentionMetadata:
         """Plan a step with prompts whose lengths the host knows."""
-        step = whole_step(shape, view)
-        known = step.host_lens
-        if self._plans is None or known is None or step.max_query_len <= 1 or not step.num_reqs:
-            return step
-        wrapper = self._plans(list(known[0]), list(known[1]), step.block_table)
-        values = {field.name: getattr(step, field.name) for field in fields(step)}
-        return PlannedStep(**values, wrapper=wrapper)
+        plain = self._plans is None
+        return whole_step(shape, view) if plain else self._plans.prepare(shape, view, 2)
 
     def _bind(self, cache: Tensor) -> None:
         super()._bind(cache)
