@@ -117,7 +117,8 @@ def test_it_computes_as_it_documents(package, changes: dict[str, object], batch)
         RUNS.clear()
         found.append(op(q, cache, op.prepare(replace(shape, host_lens=known), view)).float())
     assert [sum(counts)] == RUNS
-    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
+    assert 1 < found[0].std() < 5  # so that this is the rounding of q and of averages
+    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=0.1)
 
 
 def test_steps_that_the_host_does_not_know_are_left_to_triton(package, monkeypatch) -> None:
