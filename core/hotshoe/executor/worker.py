@@ -41,6 +41,7 @@ class WorkerInfo:
         hidden_size: Entries of the vectors that "embed" makes.
         class_pooling: Which state of a text "classify" reads.
         step_token: The token whose states "token_classify" reads; None for those of every token.
+        loras_ahead: How many adapters of waiting requests come to the device beside steps.
         has_logits: Whether tokens are sampled from logits. Without them, requests that ask for log
             probabilities or a grammar, or that favor or forbid single tokens, are refused.
     """
@@ -59,6 +60,7 @@ class WorkerInfo:
     hidden_size: int = 0
     class_pooling: PoolingKind = "last"
     step_token: int | None = None
+    loras_ahead: int = 0
     caches: CacheLayout | None = None
 
 

@@ -208,7 +208,8 @@ class RoutedExperts:
         holder = experts[0][0].holder(ctx, "moe", spec, self._op)
         share.state = holder.state
         if share.moves:  # no name stays where it was loaded
-            holder = replace(holder, state=None)
+            why = "moves its experts from place to place (--enable-eplb)"
+            holder = replace(holder, state=None, why_not=why)
         ctx.weight_bytes.append(self._op.nbytes)
         self._adapted = adapted_experts(ctx, prefix, mixture, spec, self._op, experts, share)
         stacked = names.stacked

@@ -41,7 +41,8 @@ class Holder:
         candidate: The implementation that serves it.
         form: How it keeps numbers, in words: "bfloat16", "int8 by channel".
         state: Returns what it keeps, by name, as it lies on the device: to be overwritten in place
-            only. None where the implementation does not tell.
+            only. None where the implementation does not tell, or for another reason.
+        why_not: The reason of None.
         weight_bytes: What each number of its matrices takes, with a share of their scales; None
             where all that it holds is of the type `form`.
     """
@@ -51,6 +52,7 @@ class Holder:
     form: str
     state: Callable[[], Mapping[str, Tensor]] | None
     weight_bytes: float | None = None
+    why_not: str = "does not tell its state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +292,11 @@ class WeightTable:
         for name in given:
             for place in self.expected[name].places:
                 if place is None or place.holder.state is None:
-                    who = "its layer" if place is None else _called(place.holder)
+                    who = "its layer does not tell its state"
+                    if place is not None:
+                        who = f"{_called(place.holder)} {place.holder.why_not}"
                     raise CheckpointError(
-                        f"{name} cannot be replaced in place: {who} does not tell its state; "
-                        "start the engine anew"
+                        f"{name} cannot be replaced in place: {who}; start the engine anew"
                     )
                 needs = set(place.needs)
                 if place.holder.slot == "embedding":  # whose numbers a product may have otherwise
@@ -314,7 +317,7 @@ class WeightTable:
         for holder in self.holders():
             if holder.state is None:
                 raise RequestError(
-                    f"the weights cannot be moved: {_called(holder)} does not tell its state; "
+                    f"the weights cannot be moved: {_called(holder)} {holder.why_not}; "
                     "use level 2, which reads the checkpoint again",
                     "level",
                 )

@@ -37,6 +37,8 @@ _MOST = {
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 2**14),
     **dict.fromkeys(("moe_num_experts", "zero_expert_num", "num_attention_heads"), 2**14),
 }
+#: Numbers in an object of one entry, `__float__`.
+FLOATS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
 #: Types that weights are stored in; not every one can be computed in.
 WEIGHT_TYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 #: Types of rotary scaling that reach `factor` times beyond a length, and the key of that length.
@@ -130,6 +132,8 @@ class ModelConfig:
         factor, length = rope.get("factor"), rope.get(key) or self.get(key)
         if not isinstance(factor, (int, float)) or not isinstance(length, int):
             return self.max_model_len
+        if not 0 < factor < MAX_SIZE:
+            return self.max_model_len
         return max(self.max_model_len, int(factor * length))
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -198,7 +202,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         CheckpointError: Missing, no regular file, longer than `max_bytes`, or not an object.
     """
     try:
-        values = parse_json(read_text(path, max_bytes))
+        values = parse_json(read_text(path, max_bytes), special_float)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; fetch it again") from None
     if not isinstance(values, dict):
@@ -238,6 +242,12 @@ def _weight_type(value: Any) -> str:
             f"config.json: dtype {value!r} is no type of weights; known: {', '.join(WEIGHT_TYPES)}"
         )
     return name
+
+
+def special_float(value: dict[str, Any]) -> Any:
+    """Return the number that an object stands for, as transformers writes those that JSON lacks."""
+    named = value.get("__float__") if len(value) == 1 else None
+    return FLOATS.get(named, value) if isinstance(named, str) else value
 
 
 def _positive(values: Mapping[str, Any], name: str, default: int) -> int:

@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -85,14 +86,20 @@ def read_text(path: Path, max_bytes: int) -> str:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(
+    text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
     """Return what JSON says.
+
+    Args:
+        text: Of the file.
+        object_hook: Makes something else of an object.
 
     Raises:
         ValueError: It is none, or has an integer that no tensor's size, place or number reaches.
         RecursionError: It is nested too deeply.
     """
-    return json.loads(text, parse_int=_integer)
+    return json.loads(text, parse_int=_integer, object_hook=object_hook)
 
 
 def _integer(digits: str) -> int:

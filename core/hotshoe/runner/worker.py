@@ -20,12 +20,7 @@ from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, RequestE
 from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
 from hotshoe.executor.caches import check_caches
 from hotshoe.foreign import cause_of, foreign
-from hotshoe.layers import (
-    BuildContext,
-    WeightFormat,
-    allocate_caches,
-    assign_views,
-)
+from hotshoe.layers import BuildContext, WeightFormat, allocate_caches, assign_views
 from hotshoe.layers.cache import free_caches
 from hotshoe.layers.offload import offload_of
 from hotshoe.layers.weights import HOST
@@ -58,6 +53,7 @@ from hotshoe.slots import (
     Rendezvous,
     SampleSpec,
     Selector,
+    TransferOp,
     TransferSpec,
 )
 from hotshoe.slots.graph import recordable
@@ -150,14 +146,7 @@ class TorchWorker:
                 own = [layer.cache_spec for layer in ctx.cache_layers]
                 self._specs, self._first_layer = self._peers.all_specs(own, ctx.device)
         with self._phase("load weights"), torch.inference_mode():
-            config = self._config
-            place = self._model_config.file or self._model_config.path
-            ahead = self._rendezvous is None and ctx.offload is None  # ranks read parts apart,
-            ahead = ahead and torch.device(ctx.device) != HOST  # and the host its own at once
-            target = Target(ctx.device, self._ops.transfer if ahead else None)
-            how = (config.load_format, ctx.torch_dtype, config.seed, target, config.check_weights)
-            load_weights(ctx.weights, place, *how)
-            load_beside(ctx, config)
+            self._load_weights(ctx, self._ops.transfer)
             report |= ctx.offload.report() if ctx.offload is not None else {}
             weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)
             gc.collect()
@@ -179,6 +168,7 @@ class TorchWorker:
             hidden_size=model.hidden_size,
             class_pooling=class_pooling(model),
             step_token=step_token(model),
+            loras_ahead=0 if ctx.adapters is None else ctx.adapters.limits.ahead,
             block_bytes=sum(layer.cache_spec.block_bytes for layer in ctx.cache_layers),
             caches=self.layout(ctx),
             cache_budget_bytes=budget.available_bytes,
@@ -189,6 +179,16 @@ class TorchWorker:
             phases=self._phases,
             report=report | ctx.weights.notice() | ({"graphs": hindrance} if hindrance else {}),
         )
+
+    def _load_weights(self, ctx: BuildContext, transfer: TransferOp) -> None:
+        config, place = self._config, self._model_config.file or self._model_config.path
+        # Ranks read their parts alone, and what stays on the host is read there.
+        alone = self._rendezvous is None and ctx.offload is None
+        ahead = alone and torch.device(ctx.device) != HOST
+        target = Target(ctx.device, transfer if ahead else None)
+        how = (config.load_format, ctx.torch_dtype, config.seed, target, config.check_weights)
+        load_weights(ctx.weights, place, *how)
+        load_beside(ctx, config)
 
     @torch.inference_mode()
     def build(self) -> tuple[BuildContext, Model]:

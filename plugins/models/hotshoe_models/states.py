@@ -79,14 +79,12 @@ def state_block(
 
 
 def _time_limits(config: ModelConfig) -> tuple[float, float]:
-    """Return the least and largest step of time. JSON has no infinity, so files have an object."""
+    """Return the least and largest step of time."""
     name = "time_step_limit"
     given = config.get(name, [0.0, float("inf")])
     try:
-        low, high = (
-            float(value["__float__"] if isinstance(value, Mapping) else value) for value in given
-        )
-    except (KeyError, TypeError, ValueError):
+        low, high = map(float, given)
+    except (TypeError, ValueError):
         raise refuse(config, name, "needs two numbers") from None
     if not 0.0 <= low < high:
         raise refuse(config, name, "needs two ascending numbers from 0 on")

@@ -1,6 +1,7 @@
 """A model directory's configuration: what is read, and what is said of what cannot be."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -134,6 +135,7 @@ def test_sizes_that_no_model_has_are_refused_at_once(write):
         ),
         ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, 4096),
         ({"rope_scaling": {"type": "linear", "factor": "many"}}, 4096),
+        ({"rope_scaling": {"type": "linear", "factor": {"__float__": "Infinity"}}}, 4096),
         ({"rope_scaling": {"type": ["linear"], "factor": 2.0}}, 4096),
         ({"rope_scaling": None, "rope_parameters": None}, 4096),
         ({"rope_scaling": "linear"}, 4096),
@@ -142,6 +144,14 @@ def test_sizes_that_no_model_has_are_refused_at_once(write):
 def test_scaled_rotations_reach_further(write, rope, longest):
     config = ModelConfig.load(write({**BASE, **rope}))
     assert (config.max_model_len, config.longest_len) == (4096, longest)
+
+
+def test_numbers_that_json_lacks_are_read_as_transformers_writes_them(write):
+    limits = [0.0, {"__float__": "Infinity"}]
+    others = {"__float__": "-Infinity"}, {"__float__": "many"}, {"__float__": []}, {"a": 1}
+    values = ModelConfig.load(write({**BASE, "limits": limits, "others": [*others]})).values
+    assert values["limits"] == [0.0, math.inf]
+    assert values["others"] == [-math.inf, *others[1:]]
 
 
 def test_a_missing_directory_says_what_to_give(tmp_path):

@@ -6,7 +6,7 @@ from tests.plugins.models.test_parallel import TIE, Group, draw
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain.explanation import explain
-from hotshoe.errors import ConfigError
+from hotshoe.errors import ConfigError, RequestError
 from hotshoe.runner.balance import ExpertBalance
 from hotshoe.types.mesh import Axis
 
@@ -93,6 +93,10 @@ def test_two_processes_write_the_tokens_of_transformers(name, more, variants, ch
         specs = [d.spec for d in llm.decisions if d.slot == "moe"]
         redundant = more.get("num_redundant_experts", 0)
         assert specs and all(s.held == (s.num_experts + redundant) // 2 for s in specs)
+        if "enable_eplb" in more:
+            message = "slot moe moves its experts from place to place.*use level 2"
+            with pytest.raises(RequestError, match=message):
+                llm.sleep(1)
     for prompt, result in zip(prompts, results, strict=True):
         assert len(result.outputs[0].token_ids) == count
         checkpoint.assert_greedy(prompt, result.outputs[0].token_ids)

@@ -77,7 +77,7 @@ class EngineCore:
         except BaseException:
             self.workers.close()
             raise
-        self._depth, self._loras_ahead = config.num_steps_in_flight, config.loras_ahead
+        self._depth, self._loras_ahead = config.num_steps_in_flight, self.info.loras_ahead
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,

@@ -2,6 +2,8 @@
 
 import random
 
+from hotshoe import LLM
+from hotshoe.engine.core import engine_core
 from hotshoe.engine.core.lookahead import WALK, next_adapters
 from hotshoe.scheduler.queue import WaitingQueue
 from hotshoe.scheduler.request import Request
@@ -36,3 +38,13 @@ def test_a_long_queue_is_not_read_to_its_end() -> None:
     for number in range(100):
         queue.push(waiting(number, None if number < WALK + 2 else "a"))
     assert next_adapters(queue, 1) == []
+
+
+def test_nobody_looks_where_steps_run_on_the_host(monkeypatch) -> None:
+    def looked(*args: object) -> None:
+        raise AssertionError("adapters come to no place beside a step")
+
+    monkeypatch.setattr(engine_core, "next_adapters", looked)
+    with LLM("demo", platform="cpu", load_format="dummy", enable_lora=True) as llm:
+        [output] = llm.generate("a", SamplingParams(max_tokens=2, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 2

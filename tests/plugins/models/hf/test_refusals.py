@@ -4,6 +4,7 @@ import pathlib
 import sys
 
 import pytest
+import transformers
 
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.models import ModelConfig
@@ -96,3 +97,14 @@ def test_an_old_release(monkeypatch, described, context) -> None:
     monkeypatch.setattr(hf, "OLDEST", (99, 1))
     with pytest.raises(ConfigError, match=r"needs transformers 99\.1 or newer, and \d"):
         build(config, context())
+
+
+def test_numbers_that_json_lacks_are_no_reason(tmp_path, context) -> None:
+    """transformers writes them as objects, and reads them so from files alone."""
+    kind = transformers.Mamba2ForCausalLM
+    written = kind.config_class(num_heads=4, head_dim=16, hidden_size=32, num_hidden_layers=1)
+    written.architectures = [kind.__name__]
+    written.save_pretrained(tmp_path)
+    assert "__float__" in (tmp_path / "config.json").read_text()
+    with pytest.raises(CheckpointError, match="keeps a state"):
+        build(ModelConfig.load(tmp_path), context())
