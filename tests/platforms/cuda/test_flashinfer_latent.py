@@ -117,7 +117,7 @@ def test_it_computes_as_it_documents(package, changes: dict[str, object], batch)
         RUNS.clear()
         found.append(op(q, cache, op.prepare(replace(shape, host_lens=known), view)).float())
     assert [sum(counts)] == RUNS
-    assert 1 < found[0].std() < 5  # so that this is the rounding of q and of averages
+    assert 0.4 < found[0].std() < 5  # so that this is the rounding of q and of averages
     torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=0.1)
 
 
