@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"hotshoe: error: {error}; install what this command needs", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        return int(getattr(error, "code", 130))  # an interruption may be the wish to end well
     except BrokenPipeError:  # the reader went away
         _give_up_output()
         return 141
