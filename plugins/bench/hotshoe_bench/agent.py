@@ -68,7 +68,7 @@ async def measure(args: Namespace, plans: Sequence[Plan]) -> list[Level]:
     from hotshoe_bench.agent_options import make_writer
     from hotshoe_bench.client import Client, request_body
     from hotshoe_bench.load import Job, Load
-    from hotshoe_bench.serve import first_model
+    from hotshoe_bench.serve import context_of, first_model
     from hotshoe_bench.sessions import check_context, write_prefixes, write_sessions
 
     extra, chat = options.extra_body(args), args.endpoint == options.ENDPOINTS[1]
@@ -83,7 +83,9 @@ async def measure(args: Namespace, plans: Sequence[Plan]) -> list[Level]:
     async with Client(options.target(args)) as client:
         if args.model is None:
             args.model, context = await first_model(client)
-            check_context(plans, context)
+        else:
+            context = await context_of(client, args.model)
+        check_context(plans, context)
         writer = make_writer(args, args.model)
         prefixes = write_prefixes(plans, writer, random.Random(f"{args.seed} prefixes"))
         await warm_up(

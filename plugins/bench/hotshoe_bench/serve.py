@@ -85,6 +85,14 @@ async def first_model(client: Client) -> tuple[str, int | None]:
     return name, context
 
 
+async def context_of(client: Client, model: str) -> int | None:
+    """Return the context of a model in tokens; None where the server does not say."""
+    try:
+        return (await client.models()).get(model)
+    except ConfigError:  # a model that is named needs no list
+        return None
+
+
 def make_jobs(args: Namespace, rng: random.Random) -> list[Job]:
     """Write every request down, so that none is written while the clock runs."""
     from hotshoe_bench import options

@@ -127,6 +127,8 @@ def test_sessions_outgrow_the_model(agent, server) -> None:
     ran = agent("--num-turns", 3)
     assert ran.code == 2 and not server.seen
     assert "a session grows to 55 tokens, and the model's context is 54; lower" in ran.err
+    assert agent("--num-turns", 3, "--model", "fake").code == 2 and not server.seen
+    assert agent("--num-turns", 3, "--model", "another").code == 0
     server.models_body["data"][0]["max_model_len"] = 55
     assert agent("--num-turns", 3).code == 0
 
