@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from hotshoe.cli.parser import EntryAction, entry_text, json_or_text
+from hotshoe.errors import ConfigError
 from hotshoe_conformance.apart import run_apart
 
 
@@ -61,6 +62,8 @@ class Conformance:
             return self._matrix(args)
         if args.case is None and args.record is None:
             return run_apart(words_of(args))
+        if args.case is not None and args.case < 0:
+            raise ConfigError(f"--case must be at least 0, not {args.case}")
         from hotshoe_conformance.kit import Kit, Options
 
         options = Options(

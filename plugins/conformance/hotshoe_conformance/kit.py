@@ -277,9 +277,7 @@ class Kit:
             wanted = quick_indices(fixed, self.seed) | _following(fixed, NUM_RANDOM_QUICK)
         else:
             wanted = {*range(len(fixed))} | _following(fixed, NUM_RANDOM)
-        num_random = max(wanted) + 1 - len(fixed)
-        found = cases(suite, self.layouts, self.seed, num_random)
-        return [case for case in found if case.index in wanted]
+        return list(cases(suite, self.layouts, self.seed, wanted))
 
     @cached_property
     def layouts(self) -> list[KVLayout]:

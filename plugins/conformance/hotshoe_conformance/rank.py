@@ -182,7 +182,7 @@ def main() -> None:
     [candidate] = [c for c in by_slot[SUITE.slot] if c.name == job.candidate]
     spec = CommunicatorSpec(job.size)
     member = Member(candidate, spec, facts, job.rank, Path(job.directory), platform.asynchronous)
-    known = {case.index: case for case in cases(SUITE, (), job.seed, max(job.cases) + 1)}
+    known = {case.index: case for case in cases(SUITE, (), job.seed, {*job.cases})}
     with torch.inference_mode():
         for index in job.cases:
             answer = member.answer(known[index])

@@ -43,6 +43,7 @@ def test_the_other_process_gets_the_same_options() -> None:
         (("--platform", "cup"), "unknown platform 'cup'; did you mean cpu?"),
         (("--platform", "cpu", "--slot", "norm"), "unknown slot 'norm'"),
         (("--seed", "x"), "--seed"),
+        (("--platform", "cpu", "--case", "-1"), "--case must be at least 0"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hotshoe_conformance.cases.communicator import SUITE
 from hotshoe_conformance.rank import Answer, Member
 
 SPEC = CommunicatorSpec(2)
-FIRST = next(iter(cases(SUITE, (), 1, 0)))
+FIRST = next(iter(cases(SUITE, (), 1, {0})))
 
 
 def answers(build, folder, case: Case = FIRST) -> list[Answer]:

@@ -119,14 +119,18 @@ class Case:
         return suite.problem(self.setup, generator(self.seed, self.slot, self.index))
 
 
-def cases(suite: Suite, layouts: Sequence[KVLayout], seed: int, num_random: int) -> Iterator[Case]:
-    """Yield the grid, then random cases. An index means the same case however many are run."""
+def cases(
+    suite: Suite, layouts: Sequence[KVLayout], seed: int, wanted: Iterable[int]
+) -> Iterator[Case]:
+    """Yield the cases of some indices, in order: those of the grid come first, then random ones.
+    An index means the same case whichever others are run."""
     fixed = suite.grid(layouts)
-    for index, setup in enumerate(fixed):
+    for index in sorted(wanted):
+        if index < len(fixed):
+            setup = fixed[index]
+        else:
+            setup = suite.random(random.Random(f"{seed}/{suite.slot}/{index}"), layouts)
         yield Case(suite.slot, index, seed, setup)
-    for index in range(len(fixed), len(fixed) + num_random):
-        rng = random.Random(f"{seed}/{suite.slot}/{index}")
-        yield Case(suite.slot, index, seed, suite.random(rng, layouts))
 
 
 def quick_indices(setups: Sequence[Setup], seed: int) -> set[int]:

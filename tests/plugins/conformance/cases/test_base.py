@@ -13,11 +13,12 @@ from hotshoe_conformance.cases.base import cases, generator
 @pytest.mark.parametrize("slot", SUITES)
 def test_an_index_and_a_seed_are_a_case(slot: str) -> None:
     suite = SUITES[slot]
-    few, many = list(cases(suite, (), 7, 2)), list(cases(suite, (), 7, 9))
-    assert [case.setup for case in few] == [case.setup for case in many[: len(few)]]
-    assert [case.index for case in many] == list(range(len(many)))
-    other = list(cases(suite, (), 8, 9))
     fixed = len(suite.grid(()))
+    many = list(cases(suite, (), 7, range(fixed + 9)))
+    assert [case.index for case in many] == list(range(fixed + 9))
+    for index in {0, fixed + 8}:
+        assert list(cases(suite, (), 7, {index})) == [many[index]]
+    other = list(cases(suite, (), 8, range(fixed + 9)))
     assert other[:fixed] != many[:fixed] or fixed == 0
     assert [c.setup for c in other[:fixed]] == [c.setup for c in many[:fixed]]
 

@@ -23,7 +23,7 @@ def defects(kind: type, verb: str, folder: Path) -> list[str]:
     members = [Member(candidate, spec, HOST, rank, folder) for rank in range(SIZE)]
     found = []
     with ThreadPoolExecutor(SIZE) as pool:
-        for case in cases(SUITE, (), 3, 0):
+        for case in cases(SUITE, (), 3, range(len(SUITE.grid(())))):
             if case.setup.spec == spec and case.setup.shape.verb == verb:
                 answers = list(pool.map(lambda m, case=case: m.answer(case, poison=False), members))
                 found.append(joined(answers).defect)
