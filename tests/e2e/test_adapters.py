@@ -288,6 +288,11 @@ BROKEN = {
     "no pattern": ({"config": {"rank_pattern": [2]}}, "is no JSON object"),
     "no scale": ({"config": {"lora_alpha": "x"}}, "lora_alpha must be a number"),
     "another method": ({"config": {"peft_type": "IA3"}}, "adapter 'all': .*'IA3' is not served"),
+    "PiSSA": (
+        {"config": {"init_lora_weights": "pissa_niter_4"}},
+        "'pissa_niter_4' changed matrice",
+    ),
+    "OLoRA": ({"config": {"init_lora_weights": "OLoRA"}}, "init_lora_weights 'OLoRA' changed"),
     "aLoRA": ({"config": {"alora_invocation_tokens": [1, 2]}}, r"tokens \[1, 2\] is not served"),
 }
 

@@ -47,6 +47,10 @@ _SERVED: dict[str, tuple[object, ...]] = {
     "fan_in_fan_out": (None, False, True),  # of the base's matrix; factors lie as others
 }
 
+#: Beginnings of names of initializations that change the base's matrices. Factors are beside the
+#: changed ones, unless PEFT has converted them, which sets `init_lora_weights` to true.
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
 
 def read_adapter(path: Path) -> dict[str, Factors]:
     """Return the factors of an adapter, by the names of the matrices that it changes.
@@ -170,6 +174,13 @@ def _config(path: Path) -> dict[str, Any]:
     for name, served in _SERVED.items():
         if config.get(name) not in served:
             raise CheckpointError(f"{path / CONFIG}: {name} {config[name]!r} is not served")
+    init = config.get("init_lora_weights")
+    if isinstance(init, str) and init.lower().startswith(_CHANGES_BASE):
+        raise CheckpointError(
+            f"{path / CONFIG}: init_lora_weights {init!r:.80} changed matrices of the base model; "
+            "convert the adapter (path_initial_model_for_weight_conversion of PEFT), or write true "
+            "there if this model has the changed matrices"
+        )
     return config
 
 
