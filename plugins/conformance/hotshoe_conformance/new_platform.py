@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from pathlib import Path
 
@@ -52,19 +54,28 @@ def write(name: str, path: Path) -> Path:
     """Write the package into a new directory.
 
     Raises:
-        ConfigError: The name is none, or something is there already.
+        ConfigError: The name is none or taken, something is there already, or it cannot be written.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a platform: lower-case letters, digits and underscores, "
             "with a letter first"
         )
-    if path.exists() and any(path.iterdir()):
-        raise ConfigError(f"{path} exists and is not empty; name another one with --dir")
-    for place, text in render(name).items():
-        target = path / place
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    for taken in (f"hotshoe-platform-{name}", f"hotshoe-{name}"):
+        with suppress(PackageNotFoundError):
+            distribution(taken)
+            raise ConfigError(f"{taken} is installed already; choose another name")
+    try:
+        if path.exists() and any(path.iterdir()):
+            raise ConfigError(f"{path} exists and is not empty; name another one with --dir")
+        for place, text in render(name).items():
+            target = path / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}; name another one with --dir"
+        ) from None
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe import __version__
+from hotshoe.errors import ConfigError
 from hotshoe.plugins import HOOK_API, PluginManager
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.plugins.platforms import candidates_of, choose_platform
@@ -60,3 +61,20 @@ def test_a_package_written_for_hook_api_1(
         reason = dict(decision.others)["crumpet"].reason
         assert "built for hook API 1, but slot rms_norm changed with 2" in reason
         assert "install a version of its package for hook API 2" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "said"),
+    [
+        ("Toaster", "new", "cannot name a platform"),
+        ("cpu", "new", "hotshoe-platform-cpu is installed already; choose another"),
+        ("models", "new", "hotshoe-models is installed already"),
+        ("crumpet", "", "is not empty; name another one with --dir"),
+        ("crumpet", "file", "cannot write .*file: Not a directory; name another one with --dir"),
+        ("crumpet", "file/in", "cannot write .*in: Not a directory"),
+    ],
+)
+def test_packages_that_cannot_be_written(name: str, place: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("taken")
+    with pytest.raises(ConfigError, match=said):
+        write(name, tmp_path / place)
