@@ -83,6 +83,11 @@ REACH: dict[str, dict[str, str]] = {
         SGLANG: _STATES,
         TRANSFORMERS: f"{NO}states lie in the model's own cache object",
     },
+    "rg_lru": {
+        VLLM: _STATES,
+        SGLANG: _STATES,
+        TRANSFORMERS: f"{NO}states lie in the model itself",
+    },
     "short_conv": {
         VLLM: _STATES,
         SGLANG: _STATES,

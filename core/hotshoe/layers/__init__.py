@@ -32,6 +32,7 @@ from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
+from hotshoe.layers.rg_lru import RgLru
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.scores import Scores
 from hotshoe.layers.selective import SelectiveScan
@@ -81,6 +82,7 @@ __all__ = [
     "PlainMLP",
     "QkNorm",
     "RMSNorm",
+    "RgLru",
     "Rotary",
     "Rotation",
     "RoutedExperts",

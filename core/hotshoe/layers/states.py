@@ -18,6 +18,7 @@ from hotshoe.layers.weights import Place
 from hotshoe.slots import (
     CacheView,
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -27,7 +28,7 @@ from hotshoe.slots import (
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import CachePart, CacheSpec
 
-Spec = TypeVar("Spec", StateSpaceSpec, SelectiveScanSpec, ShortConvSpec, GatedDeltaSpec)
+Spec = TypeVar("Spec", StateSpaceSpec, SelectiveScanSpec, RgLruSpec, ShortConvSpec, GatedDeltaSpec)
 
 
 @dataclass(frozen=True, slots=True)

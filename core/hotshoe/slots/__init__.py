@@ -22,6 +22,8 @@ from hotshoe.slots.mixers import (
     GatedDeltaWeights,
     IndexerOp,
     MlaAttentionOp,
+    RgLruOp,
+    RgLruWeights,
     SelectiveScanOp,
     SelectiveScanWeights,
     ShortConvOp,
@@ -96,6 +98,7 @@ from hotshoe.slots.specs import (
 )
 from hotshoe.slots.state_specs import (
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -182,6 +185,9 @@ __all__ = [
     "ReservingTransferOp",
     "RestingGraphOp",
     "Result",
+    "RgLruOp",
+    "RgLruSpec",
+    "RgLruWeights",
     "RotaryAndCacheOp",
     "RotaryAndCacheSpec",
     "RouterSpec",

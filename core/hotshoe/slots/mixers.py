@@ -299,6 +299,60 @@ class SelectiveScanOp(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RgLruWeights:
+    """Weights of a recurrent block beside its projections; on the device.
+
+    Attributes:
+        conv: [inner_size, conv_width], model dtype; the last column is for the token itself.
+        conv_bias: [inner_size], model dtype.
+        gates: [num_heads, head_dim, 2 * head_dim] float32: makes, of a head's channels, the gate of
+            the input, then that of the decay.
+        gate_bias: [2, inner_size] float32, of both.
+        rate: [inner_size] float32, negative: a state decays by exp(rate * sigmoid(gate)).
+    """
+
+    conv: Tensor
+    conv_bias: Tensor
+    gates: Tensor
+    gate_bias: Tensor
+    rate: Tensor
+
+
+class RgLruOp(Protocol):
+    """A recurrent block between its projections, over the states that its cache keeps."""
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step; states are read and written as `StateSpaceOp.prepare` says."""
+        ...
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        prepared: Any,
+        weights: RgLruWeights,
+    ) -> Tensor:
+        """Compute a step's tokens; float32 inside.
+
+        With a = exp(rate * sigmoid(decay)) the state becomes a * state + sqrt(1 - a^2) *
+        sigmoid(input) * x, and at a text's first token sigmoid(input) * x. The result is the state
+        times GELU, by tanh, of the gate behind.
+
+        Args:
+            projected: [num_tokens, 2 * inner_size], model dtype: x, then the gate behind. May be
+                overwritten.
+            cache: conv [num_blocks, conv_width - 1, inner_size], the last inputs of the
+                convolution, the oldest first; states [num_blocks, 1, inner_size, 1].
+            prepared: What `prepare` returned for this step.
+            weights: The block's.
+
+        Returns:
+            [num_tokens, inner_size], model dtype, contiguous.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ShortConvWeights:
     """What a short convolution has beside its projections; on the device.
 

@@ -113,6 +113,48 @@ class SelectiveScanSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RgLruSpec:
+    """A recurrent block of Griffin between its projections: convolution, recurrence and gate.
+
+    Each channel has one number as its state, which decays by a factor of the token's own. Two gates
+    of a token, that of the decay and that of the input, are made of what the convolution puts out,
+    by a matrix for each head.
+
+    Source: De et al. 2024, arXiv:2402.19427, section 2.4 (RG-LRU).
+
+    Attributes:
+        inner_size: Channels of x, of the gate behind and of the result.
+        num_heads: Blocks of the matrices that make gates.
+        conv_width, conv_dtype, state_dtype, block_size, checkpoints: As in `StateSpaceSpec`; no
+            activation follows the convolution.
+    """
+
+    inner_size: int
+    num_heads: int
+    conv_width: int
+    dtype: str
+    conv_dtype: str
+    state_dtype: str
+    block_size: int
+    checkpoints: str = "none"
+
+    @property
+    def conv_size(self) -> int:
+        """Channels that the convolution runs over."""
+        return self.inner_size
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+        return self.inner_size // self.num_heads
+
+    @property
+    def sections(self) -> tuple[int, int]:
+        """Columns of the input: x, then the gate behind."""
+        return self.inner_size, self.inner_size
+
+
+@dataclass(frozen=True, slots=True)
 class ShortConvSpec:
     """A short convolution between its two projections, with a gate before it and one behind.
 

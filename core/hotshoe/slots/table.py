@@ -6,7 +6,7 @@ A plugin adds records of its own through hook `hotshoe_slots`. Free of torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotshoe.errors import PluginError
 from hotshoe.lazy import resolve_lazy
@@ -24,7 +24,7 @@ from hotshoe.slots.layer_specs import (
 )
 from hotshoe.slots.packed import PackedAttentionSpec
 from hotshoe.slots.results import Result
-from hotshoe.slots.sizes import TYPE_BITS, linear_bytes
+from hotshoe.slots.sizes import linear_bytes
 from hotshoe.slots.specs import (
     AddNormSpec,
     AttentionSpec,
@@ -47,9 +47,23 @@ from hotshoe.slots.specs import (
 )
 from hotshoe.slots.state_specs import (
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
+)
+from hotshoe.slots.step_bytes import (
+    attended_bytes,
+    conv_bytes,
+    entry_bytes,
+    key_bytes,
+    latent_bytes,
+    layer_bytes,
+    packed_bytes,
+    row_of,
+    size_of,
+    state_bytes,
+    stream_bytes,
 )
 from hotshoe.slots.trees import TreeAttentionSpec
 
@@ -60,70 +74,6 @@ HOOK = "hotshoe_slots"
 _REFERENCE = "hotshoe.slots.reference"
 _JUDGE = f"{_REFERENCE}.accepts:supports"
 _ALONE = f"{_REFERENCE}.alone"
-
-
-def _size(spec: Any) -> int:
-    return TYPE_BITS[spec.dtype] // 8
-
-
-def _attended(spec: AttentionSpec, length: int) -> int:
-    """Return the bytes of the keys and values that one query sees."""
-    seen = min(length, spec.window or length)
-    both = spec.head_dim + spec.value_dim
-    row = both * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + 8 * (spec.kv_scales == "token")
-    return seen * spec.num_kv_heads * row
-
-
-def _packed_bytes(spec: PackedAttentionSpec, length: int) -> int:
-    """Return the bytes of the keys and values that one query sees."""
-    seen = length if spec.window is None else min(length, 2 * spec.window + 1)
-    return 2 * seen * spec.num_kv_heads * spec.head_dim * _size(spec)
-
-
-def _row(spec: RotaryAndCacheSpec) -> int:
-    """Return the channels of a token's queries, keys and values."""
-    keys = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-    return keys + spec.num_kv_heads * spec.value_dim
-
-
-def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
-    """Return the bytes of the cache rows that one query sees, and of the matrix."""
-    return length * spec.row.nbytes + linear_bytes(spec.up)
-
-
-def _key_bytes(spec: IndexerSpec | BlockIndexerSpec, length: int) -> int:
-    """Return the bytes of the keys that one query is compared with."""
-    return length * spec.row.nbytes
-
-
-def _stream_bytes(spec: HyperConnectionSpec, length: int) -> int:
-    """Return the bytes of the matrix, and of streams that are read twice and written once."""
-    numbers = spec.count * spec.hidden_size
-    return 4 * spec.outputs * numbers + 3 * numbers * _size(spec)
-
-
-def _entry_bytes(spec: CompressedAttentionSpec, length: int) -> int:
-    """Return the bytes of the rows and entries that one query sees."""
-    entries = 0 if spec.group is None else min(length // spec.group, spec.top_k or length)
-    return (min(length, spec.window) + entries) * spec.row.nbytes
-
-
-def _state_bytes(spec: StateSpaceSpec | SelectiveScanSpec | GatedDeltaSpec, state_size: int) -> int:
-    """Return the bytes of what one sequence carries on: `state_size` entries a channel."""
-    state = spec.inner_size * state_size * TYPE_BITS[spec.state_dtype]
-    return _conv_bytes(spec) + state // 8
-
-
-def _conv_bytes(
-    spec: StateSpaceSpec | SelectiveScanSpec | ShortConvSpec | GatedDeltaSpec,
-) -> int:
-    """Return the bytes of the inputs that a convolution carries on."""
-    return (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype] // 8
-
-
-def _layer_bytes(spec: DecoderLayerSpec, length: int) -> int:
-    """Return the bytes of a layer's matrices, and of the keys and values that one query sees."""
-    return sum(map(linear_bytes, spec.matrices.values())) + _attended(spec.attention, length)
 
 
 #: What a layer is composed of where nobody serves it whole.
@@ -147,7 +97,7 @@ SLOTS: dict[str, Slot] = {
             "paged causal attention of mixed prefill and decode batches",
             reference_supports=_JUDGE,
             results=results.of_attention,
-            step_bytes=_attended,
+            step_bytes=attended_bytes,
             needs=("layout", "prepare"),
             reference_waits=True,
             contract=2,
@@ -160,7 +110,7 @@ SLOTS: dict[str, Slot] = {
             "paged attention of steps whose last tokens are nodes of trees of drafts",
             reference_supports=_JUDGE,
             results=lambda s, n: results.of_attention(s.attention, n),
-            step_bytes=lambda s, n: _attended(s.attention, n),
+            step_bytes=lambda s, n: attended_bytes(s.attention, n),
             reference_waits=True,
         ),
         Slot(
@@ -170,7 +120,7 @@ SLOTS: dict[str, Slot] = {
             "rotary embedding, then attention in both directions among the tokens of a request",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.num_heads * s.head_dim), s.dtype),),
-            step_bytes=_packed_bytes,
+            step_bytes=packed_bytes,
             needs=("prepare",),
             reference_waits=True,
             contract=2,
@@ -183,7 +133,7 @@ SLOTS: dict[str, Slot] = {
             "q/k norm, rotary embedding, write of k and v into the cache",
             reference_supports=_JUDGE,
             results=results.of_queries,
-            step_bytes=lambda s, n: 2 * _row(s) * _size(s),
+            step_bytes=lambda s, n: 2 * row_of(s) * size_of(s),
             alone=f"{_ALONE}:written",
         ),
         Slot(
@@ -193,7 +143,7 @@ SLOTS: dict[str, Slot] = {
             "multi-head latent attention over a paged cache, and the write of its rows",
             reference_supports=_JUDGE,
             results=results.of_latent_attention,
-            step_bytes=_latent_bytes,
+            step_bytes=latent_bytes,
             matrices=lambda s: (s.up,),
             needs=("load", "state", "nbytes", "prepare", "write"),
             reference_waits=True,
@@ -206,7 +156,7 @@ SLOTS: dict[str, Slot] = {
             "choice of the cached tokens that a query attends to, and the write of their keys",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.top_k), "int32"),),
-            step_bytes=_key_bytes,
+            step_bytes=key_bytes,
             needs=("prepare", "write"),
             reference_waits=True,
             contract=2,
@@ -218,7 +168,7 @@ SLOTS: dict[str, Slot] = {
             "choice of the blocks of tokens that each head attends to, and the write of their keys",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.num_heads, s.top_k), "int32"),),
-            step_bytes=_key_bytes,
+            step_bytes=key_bytes,
             needs=("prepare", "write"),
             reference_waits=True,
             contract=2,
@@ -230,7 +180,7 @@ SLOTS: dict[str, Slot] = {
             "multi-head latent attention over chosen rows of a paged cache, and the write of rows",
             reference_supports=_JUDGE,
             results=results.of_sparse_attention,
-            step_bytes=lambda s, n: _latent_bytes(s.attention, min(n, s.top_k)),
+            step_bytes=lambda s, n: latent_bytes(s.attention, min(n, s.top_k)),
             matrices=lambda s: (s.attention.up,),
             needs=("load", "state", "nbytes", "prepare", "write"),
             contract=2,
@@ -253,7 +203,7 @@ SLOTS: dict[str, Slot] = {
             "attention to a window of tokens and to entries for several tokens, and rows' write",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.num_heads * s.head_dim), s.dtype),),
-            step_bytes=_entry_bytes,
+            step_bytes=entry_bytes,
             needs=("prepare", "write"),
             contract=2,
         ),
@@ -264,7 +214,7 @@ SLOTS: dict[str, Slot] = {
             "causal convolution, Mamba-2 scan, gate and norm over cached states",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
-            step_bytes=lambda s, n: 2 * _state_bytes(s, s.state_size),
+            step_bytes=lambda s, n: 2 * state_bytes(s, s.state_size),
             needs=("prepare",),
             reference_waits=True,
             contract=2,
@@ -276,7 +226,19 @@ SLOTS: dict[str, Slot] = {
             "causal convolution, Mamba-1 scan and gate over cached states",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
-            step_bytes=lambda s, n: 2 * _state_bytes(s, s.state_size),
+            step_bytes=lambda s, n: 2 * state_bytes(s, s.state_size),
+            needs=("prepare",),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "rg_lru",
+            RgLruSpec,
+            f"{_REFERENCE}.rg_lru:RgLru",
+            "causal convolution, gated linear recurrence and gate over cached states",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
+            step_bytes=lambda s, n: 2 * state_bytes(s, 1),
             needs=("prepare",),
             reference_waits=True,
             contract=2,
@@ -288,7 +250,7 @@ SLOTS: dict[str, Slot] = {
             "causal convolution between two gates over cached inputs",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
-            step_bytes=lambda s, n: 2 * _conv_bytes(s),
+            step_bytes=lambda s, n: 2 * conv_bytes(s),
             needs=("prepare",),
             reference_waits=True,
             contract=2,
@@ -300,7 +262,7 @@ SLOTS: dict[str, Slot] = {
             "causal convolution, gated delta rule, norm and gate over cached states",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
-            step_bytes=lambda s, n: 2 * _state_bytes(s, s.key_dim),
+            step_bytes=lambda s, n: 2 * state_bytes(s, s.key_dim),
             needs=("prepare",),
             reference_waits=True,
             contract=2,
@@ -324,7 +286,7 @@ SLOTS: dict[str, Slot] = {
             "RMS norm",
             reference_supports=_JUDGE,
             results=results.of_norm,
-            step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
+            step_bytes=lambda s, n: 3 * s.hidden_size * size_of(s),
             alone=f"{_ALONE}:first",
         ),
         Slot(
@@ -334,7 +296,7 @@ SLOTS: dict[str, Slot] = {
             "residual addition and RMS norm",
             reference_supports=_JUDGE,
             results=results.of_add_norm,
-            step_bytes=lambda s, n: 5 * s.hidden_size * _size(s),
+            step_bytes=lambda s, n: 5 * s.hidden_size * size_of(s),
             alone=f"{_ALONE}:first_two",
         ),
         Slot(
@@ -344,7 +306,7 @@ SLOTS: dict[str, Slot] = {
             "layer norm: mean and variance",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.hidden_size), s.dtype),),
-            step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
+            step_bytes=lambda s, n: 3 * s.hidden_size * size_of(s),
             contract=2,
             alone=f"{_ALONE}:first",
         ),
@@ -359,7 +321,7 @@ SLOTS: dict[str, Slot] = {
                 Result((n, s.hidden_size), s.dtype),
                 Result((n, s.gates), "float32"),
             ),
-            step_bytes=_stream_bytes,
+            step_bytes=stream_bytes,
             contract=2,
         ),
         Slot(
@@ -369,7 +331,7 @@ SLOTS: dict[str, Slot] = {
             "activation of one half times the other half",
             reference_supports=_JUDGE,
             results=results.of_activation,
-            step_bytes=lambda s, n: 3 * s.size * _size(s),
+            step_bytes=lambda s, n: 3 * s.size * size_of(s),
             alone=f"{_ALONE}:first",
         ),
         Slot(
@@ -392,7 +354,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.hidden_size), s.dtype),),
             composed_of=_LAYER,
-            step_bytes=_layer_bytes,
+            step_bytes=layer_bytes,
             matrices=lambda s: tuple(s.matrices.values()),
             needs=("layout", "load", "bind", "prepare", "product", "state", "nbytes"),
             reference_waits=True,
@@ -406,7 +368,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.layers[0][0].hidden_size), s.dtype),),
             composed_of=("decoder_layer", *_LAYER),
-            step_bytes=lambda s, n: sum(_layer_bytes(layer, n) for layer in s.each()),
+            step_bytes=lambda s, n: sum(layer_bytes(layer, n) for layer in s.each()),
             matrices=lambda s: tuple(m for one in s.each() for m in one.matrices.values()),
             reference_waits=True,
             features=step_features,
@@ -431,8 +393,8 @@ SLOTS: dict[str, Slot] = {
             "embedding gather",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.size), s.dtype),),
-            step_bytes=lambda s, n: 2 * s.size * _size(s),
-            table_bytes=lambda s: s.num_embeddings * s.size * _size(s),
+            step_bytes=lambda s, n: 2 * s.size * size_of(s),
+            table_bytes=lambda s: s.num_embeddings * s.size * size_of(s),
             alone=f"{_ALONE}:same",
         ),
         Slot(
@@ -442,7 +404,7 @@ SLOTS: dict[str, Slot] = {
             "low-rank adapters, added to a matrix product's result",
             reference_supports=_JUDGE,
             results=lambda s, n: (),
-            step_bytes=lambda s, n: s.rank * (s.in_features + s.out_features) * _size(s),
+            step_bytes=lambda s, n: s.rank * (s.in_features + s.out_features) * size_of(s),
         ),
         Slot(
             "sample",

@@ -65,13 +65,14 @@ def _over_caches() -> tuple[Candidate, ...]:
 
 
 def _over_states() -> tuple[Candidate, ...]:
-    from hotshoe_triton import gated_delta, selective_scan, short_conv, state_space
+    from hotshoe_triton import gated_delta, rg_lru, selective_scan, short_conv, state_space
 
     selective = selective_scan.supports, selective_scan.SelectiveScan
     return (
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("selective_scan", "triton", *selective),
+        Candidate("rg_lru", "triton", rg_lru.supports, rg_lru.RgLru),
         Candidate("short_conv", "triton", short_conv.supports, short_conv.ShortConv),
     )
 

@@ -12,6 +12,9 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
+    RgLruOp,
+    RgLruSpec,
+    RgLruWeights,
     SelectiveScanOp,
     SelectiveScanSpec,
     SelectiveScanWeights,
@@ -22,7 +25,7 @@ from hotshoe.slots import (
     StateSpaceSpec,
     StateSpaceWeights,
 )
-from hotshoe_triton import selective_scan, short_conv, state_space
+from hotshoe_triton import rg_lru, selective_scan, short_conv, state_space
 
 #: Of NemotronH, Bamba and Falcon-H1.
 NEMOTRON = StateSpaceSpec(
@@ -46,6 +49,14 @@ SELECTIVES = {
     "5120x16": replace(SELECTIVE, inner_size=5120, dt_rank=160, checkpoints="none", norm_eps=None),
     "8192x16 float16": replace(SELECTIVE, dtype="float16"),
     "8192x16 float32": replace(SELECTIVE, dtype="float32"),
+}
+#: Of RecurrentGemma 2B and 9B.
+RECURRENT = RgLruSpec(2560, 10, 4, *["bfloat16"] * 2, "float32", 32, "all")
+RECURRENTS = {
+    "2560": RECURRENT,
+    "4096": replace(RECURRENT, inner_size=4096, num_heads=16, checkpoints="none"),
+    "2560 float16": replace(RECURRENT, dtype="float16"),
+    "2560 float32": replace(RECURRENT, dtype="float32"),
 }
 #: Of LFM2 and LFM3.
 CONV = ShortConvSpec(2048, 3, *["bfloat16"] * 2, 32, "all")
@@ -83,6 +94,18 @@ def scan_selectively(
     return call
 
 
+def recur(spec: RgLruSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a recurrent block over `reqs` requests with `tokens` each."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not rg_lru.supports(spec, facts).accepted:
+            return False
+        call_recurrent(rg_lru.RgLru(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
 def convolve(spec: ShortConvSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
     """Return a call of a short convolution over `reqs` requests with `tokens` each."""
 
@@ -104,6 +127,19 @@ def call_short(op: ShortConvOp, spec: ShortConvSpec, tokens: int, reqs: int, dev
     conv = floats(64, spec.conv_width - 1, inner, dtype=spec.conv_dtype)
     projected = floats(reqs * tokens, 3 * inner, dtype=spec.dtype)
     op(projected, (conv,), _step(floats, tokens, reqs), weights)
+
+
+def call_recurrent(op: RgLruOp, spec: RgLruSpec, tokens: int, reqs: int, device: str) -> None:
+    """Compute with tensors of a device, `tokens` tokens of each request."""
+    floats, inner, size = _maker(device), spec.inner_size, spec.head_dim
+    weights = RgLruWeights(
+        *(floats(*shape, dtype=spec.dtype) for shape in ((inner, spec.conv_width), (inner,))),
+        *(floats(*shape) for shape in ((spec.num_heads, size, 2 * size), (2, inner), (inner,))),
+    )
+    conv = floats(64, spec.conv_width - 1, inner, dtype=spec.conv_dtype)
+    states = floats(64, 1, inner, 1, dtype=spec.state_dtype)
+    projected = floats(reqs * tokens, 2 * inner, dtype=spec.dtype)
+    op(projected, (conv, states), _step(floats, tokens, reqs), weights)
 
 
 def call_selective(
@@ -159,6 +195,7 @@ def blocks_with_states() -> Iterator[tuple[str, Callable[[DeviceFacts], bool], b
     for family, made, quick in (
         ("space", {name: partial(scan, spec) for name, spec in SPACES.items()}, "128x64x128"),
         ("selective", {n: partial(scan_selectively, s) for n, s in SELECTIVES.items()}, "8192x16"),
+        ("recurrent", {n: partial(recur, spec) for n, spec in RECURRENTS.items()}, "2560"),
         ("short", {name: partial(convolve, spec) for name, spec in CONVS.items()}, "2048x3"),
     ):
         for name, call in made.items():

@@ -9,6 +9,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -30,11 +31,11 @@ def state_parts(dtype: str) -> int:
 
 class Convolution:
     """Convolves a step's inputs and keeps the last inputs of each sequence. SiLU follows; or the
-    inputs have a gate in front, and one behind takes SiLU's place."""
+    inputs have a gate in front, and one behind takes SiLU's place; or nothing follows."""
 
     def __init__(
         self,
-        spec: GatedDeltaSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
+        spec: GatedDeltaSpec | RgLruSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
         facts: DeviceFacts,
     ) -> None:
         from hotshoe_triton.kernels.states import convolve, keep_inputs
@@ -42,7 +43,7 @@ class Convolution:
         self._kernel, self._keep, self._size = convolve, keep_inputs, spec.conv_size
         # The first tile reads and writes what was kept, and no other may need it.
         self._tokens = max(TOKENS, next_power_of_2(spec.conv_width))
-        gated = isinstance(spec, ShortConvSpec)
+        gated, self._silu = isinstance(spec, ShortConvSpec), not isinstance(spec, RgLruSpec)
         most = GATED_CHANNELS if gated else CHANNELS
         self._channels = min(most, next_power_of_2(spec.conv_size))
         self._constants = {
@@ -100,6 +101,7 @@ class Convolution:
             MOST=most,
             WHOLE=self._size - (0 if split is None else split[0].size(-1)),
             PARTS=1 if split is None else split[1],
+            SILU=self._silu,
             **self._constants,
         )
         return out

@@ -1,7 +1,6 @@
 """Mixers: the part of a layer that looks at other tokens, by the name that a `LayerSpec` gives it.
 
-A mixer is all that lies between the norm before it and the residual addition behind it: both of
-its projections, and what is between them. It asks slots for every operation and knows no family.
+A mixer is all between the norm before it and the residual addition behind. It knows no family.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from hotshoe_models.projections import (
     qk_norm_of,
     qkv_matrix,
 )
+from hotshoe_models.recurrent import RecurrentMixer
 from hotshoe_models.selective import SelectiveMixer
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.value_heads import Values
@@ -61,7 +61,6 @@ class Mixer(Protocol):
     ) -> Tensor:
         """Map normed [num_tokens, hidden_size] to the output of the tokens at `keep` (None: all),
         [s, hidden_size]. The cache is written for every token."""
-        ...
 
 
 class AttentionMixer:
@@ -204,6 +203,7 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "selective": SelectiveMixer,
     "delta": DeltaMixer,
     "conv": ConvMixer,
+    "recurrent": RecurrentMixer,
     "attention+state": BothMixer,
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
     "compressed": CompressedMixer,

@@ -114,6 +114,7 @@ ARCHITECTURES = {
     "Qwen3NextForCausalLM": "hotshoe_models.qwen_next:build",
     "Qwen3_5ForCausalLM": "hotshoe_models.qwen35:build",
     "Qwen3_5MoeForCausalLM": "hotshoe_models.qwen35:build_moe",
+    "RecurrentGemmaForCausalLM": "hotshoe_models.recurrent_gemma:build",
     "SeedOssForCausalLM": "hotshoe_models.seed_oss:build",
     "SmolLM3ForCausalLM": "hotshoe_models.smollm3:build",
     "Step3p5ForCausalLM": "hotshoe_models.step:build",
@@ -373,6 +374,7 @@ LENGTHS = {
     for use in ("CausalLM", "ConditionalGeneration")
 }
 LENGTHS |= dict.fromkeys(("MT5EncoderModel", "T5EncoderModel"), 512)
+LENGTHS["RecurrentGemmaForCausalLM"] = 8192
 LENGTHS |= dict.fromkeys(("NeoBERT", "NeoBERTLMHead"), 4096)
 
 #: Kinds of files that hold or describe a whole model, by the ending of their names.

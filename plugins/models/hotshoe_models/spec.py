@@ -15,6 +15,7 @@ from hotshoe.slots import (
     Alibi,
     BlockIndexerSpec,
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -394,8 +395,7 @@ class DecoderSpec:
         attention_softcap, logits_softcap: cap * tanh(x / cap) on scores or logits; None for none.
         embedding_scale: Factor on embeddings.
         residual_scale: Factor on a block's output where it joins the residual.
-        mlp_scale: Further factor on an MLP's output.
-        gate_scale: Factor on what an MLP's activation takes.
+        mlp_scale, gate_scale: Further factor on an MLP's output; on what its activation takes.
         gate_limits: Limit, alpha and shift of an MLP's gates, as `hotshoe.slots.MoeSpec` has them.
         gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
             scales what the head puts out; or `WeightNames.gate` has them in a matrix of its own.
@@ -405,9 +405,8 @@ class DecoderSpec:
         value_scale: Factor on values.
         qkv_limit: Channels of q, k and v go no farther from 0, behind wide norms; None for none.
         per_layer, streams: Of decoders whose layers have inputs of their own.
-        state, selective, delta, conv: Of mixers with states.
-        latent: Of mixers with latent attention.
-        compressed: Of mixers that attend to compressed entries.
+        state, selective, delta, conv, recurrent: Of mixers with states.
+        latent, compressed: Of mixers with latent attention, and of those with compressed entries.
         blocks: Of mixers that choose blocks of tokens, with all heads that choose.
         hyper: Residual streams; None for one residual.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
@@ -467,6 +466,7 @@ class DecoderSpec:
     selective: SelectiveBlock | None = None
     delta: DeltaBlock | None = None
     conv: ConvBlock | None = None
+    recurrent: RgLruSpec | None = None
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None
     compressed: CompressedSpec | None = None

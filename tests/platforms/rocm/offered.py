@@ -76,7 +76,9 @@ from hotshoe_triton.state_cases import (
     BAMBA,
     CONV,
     NEMOTRON,
+    RECURRENT,
     SELECTIVE,
+    call_recurrent,
     call_selective,
     call_short,
     call_spaces,
@@ -121,6 +123,7 @@ SPECS: dict[str, list[Any]] = {
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
     "selective_scan": [SELECTIVE],
+    "rg_lru": [RECURRENT],
     "short_conv": [CONV],
     "rotary_and_cache": [ROTARY, NARROW_ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
@@ -202,6 +205,11 @@ def run_streams(op: Any, spec: HyperConnectionSpec) -> None:
         call_streams(op, spec, tokens, 8, "meta")
 
 
+def run_recurrent(op: Any, spec: Any) -> None:
+    for tokens in (1, 64):
+        call_recurrent(op, spec, tokens, 8, "meta")
+
+
 def run_short(op: Any, spec: ShortConvSpec) -> None:
     for tokens in (1, 64):
         call_short(op, spec, tokens, 8, "meta")
@@ -268,6 +276,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "gated_delta": run_deltas,
     "state_space": run_spaces,
     "selective_scan": run_selective,
+    "rg_lru": run_recurrent,
     "short_conv": run_short,
     "rotary_and_cache": rotate,
     "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),

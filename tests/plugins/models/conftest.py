@@ -862,6 +862,16 @@ VARIANTS += [
         end_to_end=True,
     ),
 ]
+#: Blocks that repeat and end within a turn, heads of fewer channels than others have.
+RECURRENT = {"num_hidden_layers": 5, "attention_window_size": 6, "conv1d_width": 3}
+VARIANTS += [
+    Variant("recurrent-gemma", "RecurrentGemma", {**RECURRENT, "lru_width": 48}, end_to_end=True),
+    Variant(
+        "recurrent-gemma-bias",
+        "RecurrentGemma",
+        {**RECURRENT, "attention_bias": True, "num_key_value_heads": 1},
+    ),
+]
 LFM3 = {"sliding_window": 6, "head_dim": 16, "num_hidden_layers": 4, "vocab_size": VOCAB}
 VARIANTS += [
     Variant("lfm3", "Lfm3", {**LFM3, "num_hidden_layers": 5}, raw=True, end_to_end=True),
@@ -2581,6 +2591,7 @@ def first_of_others() -> list[Variant]:
 
 #: Families whose norms add 1 to their weights.
 OFFSET = (
+    "RecurrentGemma",
     "Gemma",
     "VaultGemma",
     "Gemma2",

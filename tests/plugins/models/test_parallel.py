@@ -253,7 +253,7 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
     states = [
         (decision.spec, count)
         for decision, count in zip(plan.decisions, plan.uses, strict=True)
-        if decision.slot in ("state_space", "selective_scan", "short_conv", "gated_delta")
+        if decision.slot in ("state_space", "selective_scan", "rg_lru", "short_conv", "gated_delta")
     ]
     size += sum(count * options["max_num_seqs"] * state_bytes(spec) for spec, count in states)
     params = SamplingParams(temperature=0.0, max_tokens=count)

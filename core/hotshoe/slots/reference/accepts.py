@@ -26,6 +26,7 @@ from hotshoe.slots.specs import (
 )
 from hotshoe.slots.state_specs import (
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -232,12 +233,18 @@ def _router(router: RouterSpec, num_experts: int, top_k: int) -> Iterator[str]:
 
 
 def _states(
-    spec: StateSpaceSpec | SelectiveScanSpec | ShortConvSpec | GatedDeltaSpec,
+    spec: StateSpaceSpec | SelectiveScanSpec | RgLruSpec | ShortConvSpec | GatedDeltaSpec,
 ) -> Iterator[str]:
     if spec.checkpoints not in CHECKPOINTS:
         yield f"knows the checkpoints {', '.join(CHECKPOINTS)}, not {spec.checkpoints}"
     if spec.conv_width < 2:
         yield f"needs a conv_width of at least 2, not {spec.conv_width}"
+
+
+def _rg_lru(spec: RgLruSpec) -> Iterator[str]:
+    yield from _states(spec)
+    if spec.inner_size % spec.num_heads:
+        yield f"needs heads of equal size, not {spec.num_heads} of {spec.inner_size} channels"
 
 
 def _state_space(spec: StateSpaceSpec) -> Iterator[str]:
@@ -333,6 +340,7 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     LinearSpec: _matrix,
     StateSpaceSpec: _state_space,
     SelectiveScanSpec: _states,
+    RgLruSpec: _rg_lru,
     ShortConvSpec: _states,
     GatedDeltaSpec: _gated_delta,
 }

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hotshoe.slots.state_specs import (
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -25,7 +26,9 @@ from hotshoe.slots.step import CacheView, StepShape
 #: Most tokens of a chunk, whose matrix has the square of their number.
 CHUNK = 64
 
-StateSpec: TypeAlias = "StateSpaceSpec | SelectiveScanSpec | ShortConvSpec | GatedDeltaSpec"
+StateSpec: TypeAlias = (
+    "StateSpaceSpec | SelectiveScanSpec | RgLruSpec | ShortConvSpec | GatedDeltaSpec"
+)
 States: TypeAlias = "tuple[Tensor, Tensor]"
 #: (states, operands) to (results, states); a chunk is told which of its tokens there are.
 Step: TypeAlias = "Callable[[Tensor, tuple[Tensor, ...]], States]"

@@ -172,13 +172,13 @@ def seen(
 
 
 @triton.jit
-def opened(x, gates, there, GATED: tl.constexpr):
-    """Return x times its gates, or SiLU of x where there are none."""
+def opened(x, gates, there, GATED: tl.constexpr, SILU: tl.constexpr):
+    """Return x times its gates, or SiLU of x where there are none, or x itself."""
     if GATED:
-        opening = tl.load(gates, mask=there, other=0.0).to(tl.float32)
-    else:
-        opening = sigmoid(x)
-    return x * opening
+        x *= tl.load(gates, mask=there, other=0.0).to(tl.float32)
+    elif SILU:
+        x *= sigmoid(x)
+    return x
 
 
 @triton.jit
@@ -248,10 +248,10 @@ def convolve(
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
     MOST: tl.constexpr, GATED: tl.constexpr, WHOLE: tl.constexpr, PARTS: tl.constexpr,
-    CHAINED: tl.constexpr,
+    SILU: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Convolve a sequence's tokens in a block of channels, apply SiLU or the gate behind, and keep
-    the last inputs.
+    """Convolve a sequence's tokens in a block of channels, apply SiLU or the gate behind, or
+    neither, and keep the last inputs.
 
     Grid: (places, SIZE / BLOCK_C); a row has a place for each BLOCK_T tokens. The program of the
     first tokens alone reads and writes these channels of the sequence's states, in this order.
@@ -285,7 +285,8 @@ def convolve(
         tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
         total += x * tap[None, :]
     tokens, mask = (begin + at).to(tl.int64)[:, None], (at < count)[:, None] & there[None, :]
-    total = opened(total, inputs + tokens * stride_input + SIZE + channels[None, :], mask, GATED)
+    gates = inputs + tokens * stride_input + SIZE + channels[None, :]
+    total = opened(total, gates, mask, GATED, SILU)
     store_mixed(
         out, parts, total, tokens, channels, mask, rows > 1, apart, SIZE, WHOLE, PARTS
     )  # fmt: skip
