@@ -11,8 +11,10 @@ from hotshoe_triton.device import chaining, judge, limited, next_power_of_2
 from hotshoe_triton.quantize import Format, format_of, quantizes, row_launch
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-#: Of a program; a row that is quantized has one program, which goes over a wider row in pieces.
+#: Of a program; a row with a scale has one program, which goes over a wider row in pieces.
 BLOCK, MAX_BLOCK = 1024, 16384
+#: Of a warp, where columns are written as they are, and where groups of them have scales.
+PER_WARP, PER_WARP_OF_GROUPS = 256, 512
 #: Of a thread with a row's 16 warps, so that two programs share a multiprocessor of NVIDIA's.
 REGISTERS = 64
 
@@ -39,7 +41,7 @@ class GatedActivation:
         from hotshoe_triton.kernels.activation import gated_activation
 
         self._kernel, self._size = gated_activation, spec.size
-        block = min(BLOCK, next_power_of_2(spec.size))
+        block = min(2 * BLOCK if group else BLOCK, next_power_of_2(spec.size))
         self._chunks = -(-spec.size // block)
         self._constants = {
             "SIZE": spec.size,
@@ -47,7 +49,7 @@ class GatedActivation:
             "LIMIT": limit,
             "GROUP": group,
             "BLOCK": block,
-            "num_warps": max(1, block // 256),
+            "num_warps": max(1, block // (PER_WARP_OF_GROUPS if group else PER_WARP)),
         } | chaining(facts)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ WEIGHT = QuantSpec("fp8_e4m3", "block", block_shape=(HEIGHT, WIDTH))
 #: Rows of x in a tile.
 ROW_BLOCKS = (16, 32, 64, 128)
 #: Blocks of a row that a program quantizes.
-AT_ONCE = 8
+AT_ONCE = 16
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
