@@ -1,7 +1,8 @@
 """Candidate `streaming_blocks` of slot `linear`: 8-bit floats with scales by block, on sm_90.
 
-Few rows have kernel `streamed_blocks`, and many cuBLAS, which has such products since CUDA 12.9.
-Weights whose parts share a block, and what cuBLAS does not take, go through the portable kernel.
+Few rows have kernel `streamed_blocks`, more `many_blocks`, and still more cuBLAS, which has such
+products since CUDA 12.9. Weights whose parts share a block, and rows of other lengths, go through
+the portable kernel.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, Verdict, accept_unless, renewed
 from hotshoe_cuda.linear import missing_gluon
 from hotshoe_triton import blocks
-from hotshoe_triton.device import SCORE
+from hotshoe_triton.device import KIB, SCORE
 from hotshoe_triton.tuning import LinearConfig
 
 #: Of x and of results.
 DTYPES = ("bfloat16", "float16")
-#: By rows of x in a tile: output features, warps and stages, of small weights and of large ones.
+#: The most rows of x that share a configuration. More go to `many_blocks`, then to cuBLAS.
+FEW, MANY = (4, 16, 32), 512
+#: Output features, warps and stages of several rows: of small weights, and of large ones.
 TILINGS = {16: ((64, 4, 3), (128, 8, 3)), 32: ((64, 4, 4), (64, 4, 2))}
-#: Rows of x in a tile. cuBLAS multiplies more.
-TILES = tuple(TILINGS)
-#: cuBLAS reads so many scales of a column at once, and outputs.
+#: The copy engine reads 16 bytes of scales at a time, as cuBLAS does, and so wide rows of results.
 SCALES, OUTPUTS = 4, 16
 
 
@@ -45,13 +46,32 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 
 
 def stream(rows: int, n: int, k_blocks: int, facts: DeviceFacts) -> LinearConfig:
-    """Choose without measuring, for so many rows of x in a tile."""
-    units = facts.compute_units
-    block_n, warps, stages = TILINGS[rows][n > 128 * units]
+    """Choose `streamed_blocks` without measuring, for up to so many rows of x."""
+    units, block_k = facts.compute_units, 2 * blocks.WIDTH
+    if rows == FEW[0]:
+        # Tiles are asked for while the kernel in front still runs, so its time is the weight's:
+        # rings take a multiprocessor's shared memory, and only long rows are worth adding parts.
+        block_n, warps, least = 64, 4, 48
+    else:
+        block_n, warps, stages = TILINGS[rows][n > 128 * units]
+        least = 16
     tiles, split = -(-n // block_n), 1
-    while split < 4 and split * tiles < units and k_blocks >= 16 * split:
+    while split < 4 and split * tiles < units and k_blocks >= least * split:
         split *= 2
-    return LinearConfig("streamed_blocks", block_n, 2 * blocks.WIDTH, split, warps, stages)
+    if rows == FEW[0]:
+        stages = 200 * KIB // ((block_n + 16) * block_k) // (1 + (split * tiles > units))
+    return LinearConfig("streamed_blocks", block_n, block_k, split, warps, stages)
+
+
+def parts(rows: int, n: int, k_blocks: int, facts: DeviceFacts) -> int:
+    """Return how many programs of `many_blocks` divide a row, each with a multiprocessor of its own
+    and counters among `n`."""
+    tiles, split = -(-rows // blocks.HEIGHT) * -(-n // blocks.HEIGHT), 1
+    while k_blocks >= 56 * split and not k_blocks % (8 * split):
+        if 2 * split * tiles > min(facts.compute_units, n):
+            break
+        split *= 2
+    return split
 
 
 class Linear(blocks.Linear):
@@ -59,9 +79,8 @@ class Linear(blocks.Linear):
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
         super().__init__(spec, facts)
-        self._streams = {rows: stream(rows, self._n, self._blocks, facts) for rows in TILES}
-        self._fits = self._y_dtype == torch.bfloat16
-        self._fits &= not self._n % OUTPUTS and not self._blocks % SCALES
+        self._streams = {rows: stream(rows, self._n, self._blocks, facts) for rows in FEW}
+        self._fits = not self._n % OUTPUTS and not self._blocks % SCALES
         self._by_row = torch.empty(0)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
@@ -74,9 +93,11 @@ class Linear(blocks.Linear):
 
     def __call__(self, x: Tensor | Quantized) -> Tensor:
         rows = len(x if isinstance(x, Tensor) else x[0])
-        if rows <= TILES[-1] or self._height != blocks.HEIGHT or not self._fits:
+        if rows <= FEW[-1] or self._height != blocks.HEIGHT or not self._fits:
             return super().__call__(x)
         values, scale = self._quantized(x, -(-rows // SCALES) * SCALES)
+        if rows <= MANY or self._y_dtype != torch.bfloat16:
+            return self._multiply_many(values, scale)[:rows]
         scales = scale.T, self._by_row.T
         y = torch._scaled_mm(values, self._weight.t(), *scales, out_dtype=torch.bfloat16)[:rows]
         return y if self._bias is None else y.add_(self._bias)
@@ -85,11 +106,11 @@ class Linear(blocks.Linear):
         from hotshoe_cuda.kernels.blocks import streamed_blocks
 
         rows, n = len(y), self._n
-        if rows > TILES[-1] or self._height != blocks.HEIGHT:
+        if rows > FEW[-1] or self._height != blocks.HEIGHT:
             super()._multiply(y, values, scale)
             return
-        block = next(size for size in TILES if rows <= size)
-        config = self._streams[block]
+        config = self._streams[next(most for most in FEW if rows <= most)]
+        block = 16 if rows <= 16 else 32
         split, per_step = config.split_k, config.block_k // blocks.WIDTH
         tiles = -(-n // config.block_n)
         cells = tiles * split * config.block_n * block if split > 1 else 0
@@ -104,9 +125,29 @@ class Linear(blocks.Linear):
             launch_pdl=True,
         )  # fmt: skip
 
-    def _tiles(self, tensor: Tensor, rows: int, columns: int) -> Any:
+    def _multiply_many(self, values: Tensor, scale: Tensor) -> Tensor:
+        from hotshoe_cuda.kernels.many_blocks import many_blocks
+
+        y = torch.empty((len(values), self._n), dtype=self._y_dtype, device=values.device)
+        rows, n = y.shape
+        split = parts(rows, n, self._blocks, self._facts)
+        units = -(-rows // blocks.HEIGHT) * -(-n // blocks.HEIGHT) * split
+        cells = units * blocks.HEIGHT**2 if split > 1 else 0
+        partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
+        many_blocks[(min(self._facts.compute_units, units),)](
+            self._tiles(y, 64, blocks.HEIGHT), self._tiles(values, 64, blocks.WIDTH),
+            self._tiles(self._weight, blocks.HEIGHT, blocks.WIDTH),
+            y if self._bias is None else self._bias, self._by_row,
+            self._tiles(scale.view(-1), blocks.HEIGHT), partial, self._counters, rows, n,
+            self._blocks, split, units, BIAS=self._bias is not None, SPLIT=split > 1, STAGES=5,
+            num_warps=4, launch_pdl=True,
+        )  # fmt: skip
+        return y
+
+    def _tiles(self, tensor: Tensor, *shape: int) -> Any:
         from triton.experimental.gluon.language import NVMMASharedLayout
         from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-        layout = NVMMASharedLayout(128, 8, 2)
-        return TensorDescriptor.from_tensor(tensor, [rows, columns], layout)
+        swizzle = 128 if len(shape) > 1 else 0
+        layout = NVMMASharedLayout(swizzle, 8 * tensor.itemsize, len(shape))
+        return TensorDescriptor.from_tensor(tensor, list(shape), layout)

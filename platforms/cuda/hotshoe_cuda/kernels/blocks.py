@@ -2,7 +2,8 @@
 
 As `streamed`, the copy engine fills a ring with tiles of both operands. A step has two blocks of
 columns. Warpgroups multiply both, and each one's sums are scaled in float32 by the scales of its
-rows, which were asked for a step before.
+rows, which were asked for a step before. The weight's first scales are asked for as its first tiles
+are, before the kernel in front has ended.
 
 Shape suffixes: N output features, K columns of a block, M rows of x.
 """
@@ -20,19 +21,18 @@ from hotshoe_cuda.kernels.streamed import ask, barrier, last_to_arrive, store_ro
 
 
 @gluon.jit
-def scales_of(x_scale_ptrs_M, there_M, w_scale_ptr, block, blocks, num_rows):
-    """Return the scales of a block of columns, of x times that of the weight; 0 behind the last."""
-    there = block < blocks
-    w_scale = gl.load(w_scale_ptr + block, mask=there, other=0.0)
-    x_scale_M = gl.load(x_scale_ptrs_M + block * num_rows, mask=there_M & there, other=0.0)
-    return x_scale_M * w_scale
+def scales_of_weight(w_scale_ptr, block, blocks):
+    """Return those of a block of columns and of the next; 0 behind the last."""
+    one = gl.load(w_scale_ptr + block, mask=block < blocks, other=0.0)
+    return one, gl.load(w_scale_ptr + block + 1, mask=block + 1 < blocks, other=0.0)
 
 
 @gluon.jit
-def scales_of_step(x_scale_ptrs_M, there_M, w_scale_ptr, block, blocks, num_rows):
-    """Return those of a block and of the next."""
-    one_M = scales_of(x_scale_ptrs_M, there_M, w_scale_ptr, block, blocks, num_rows)
-    return one_M, scales_of(x_scale_ptrs_M, there_M, w_scale_ptr, block + 1, blocks, num_rows)
+def scales_of_x(x_scale_ptrs_M, there_M, block, blocks, num_rows):
+    """Return those of a block of columns and of the next; 0 behind the last."""
+    ptrs_M = x_scale_ptrs_M + block * num_rows
+    one_M = gl.load(ptrs_M, mask=there_M & (block < blocks), other=0.0)
+    return one_M, gl.load(ptrs_M + num_rows, mask=there_M & (block + 1 < blocks), other=0.0)
 
 
 @gluon.jit
@@ -47,33 +47,33 @@ def product(w_tile, x_tile, none_NM, at: gl.constexpr, WIDTH: gl.constexpr):
 @gluon.jit
 def multiply(
     sum_NM, x_desc, w_desc, first_n, first_block, steps, x_ring, w_ring, full, x_scale_ptrs_M,
-    there_M, w_scale_ptr, blocks, num_rows, WIDTH: gl.constexpr, NBYTES: gl.constexpr,
+    there_M, w_scale_ptr, w_one, w_two, blocks, num_rows,
+    WIDTH: gl.constexpr, NBYTES: gl.constexpr,
 ):  # fmt: skip
     """Return the sums of all steps; each tile is replaced by the one that is a ring behind it."""
     STAGES: gl.constexpr = w_ring.shape[0]
     slot = 0
     phase = 0
     none_NM = gl.zeros_like(sum_NM)
-    one_M, two_M = scales_of_step(
-        x_scale_ptrs_M, there_M, w_scale_ptr, first_block, blocks, num_rows
-    )
+    one_M, two_M = scales_of_x(x_scale_ptrs_M, there_M, first_block, blocks, num_rows)
     for step in range(steps):
         bar, w_tile, x_tile = full.index(slot), w_ring.index(slot), x_ring.index(slot)
-        next_one_M, next_two_M = scales_of_step(
-            x_scale_ptrs_M, there_M, w_scale_ptr, first_block + 2 * step + 2, blocks, num_rows
-        )
+        block = first_block + 2 * step
+        next_one_M, next_two_M = scales_of_x(x_scale_ptrs_M, there_M, block + 2, blocks, num_rows)
+        next_one, next_two = scales_of_weight(w_scale_ptr, block + 2, blocks)
         mbarrier.wait(bar, phase)
         one = product(w_tile, x_tile, none_NM, 0, WIDTH)
         two = product(w_tile, x_tile, none_NM, WIDTH, WIDTH)
         done = warpgroup_mma_wait(num_outstanding=0, deps=(one, two))
         barrier()  # every warp has read the tiles
         there = step + STAGES < steps
-        at = (first_block + 2 * (step + STAGES)) * WIDTH
+        at = (block + 2 * STAGES) * WIDTH
         mbarrier.expect(bar, NBYTES, pred=there)
         tma.async_copy_global_to_shared(w_desc, [first_n, at], bar, w_tile, pred=there)
         tma.async_copy_global_to_shared(x_desc, [0, at], bar, x_tile, pred=there)
-        sum_NM += done[0] * one_M[None, :] + done[1] * two_M[None, :]
+        sum_NM += done[0] * (one_M * w_one)[None, :] + done[1] * (two_M * w_two)[None, :]
         one_M, two_M = next_one_M, next_two_M
+        w_one, w_two = next_one, next_two
         slot += 1
         if slot == STAGES:
             slot = 0
@@ -117,13 +117,15 @@ def streamed_blocks(
     bias_N = n_N
     if BIAS:
         bias_N = gl.load(bias_ptr + n_N, mask=n_N < N, other=0.0)
+    w_scale_ptr += first_n // HEIGHT * blocks
+    w_one, w_two = scales_of_weight(w_scale_ptr, first_block, blocks)
     wait()
     ask(x_desc, 0, first_block * WIDTH, steps, x_ring, full, 0)
     m_M = gl.arange(0, BLOCK_M, gl.SliceLayout(0, ACC))
     sum_NM = multiply(
         gl.zeros([BLOCK_N, BLOCK_M], gl.float32, ACC), x_desc, w_desc, first_n, first_block, steps,
         x_ring, w_ring, full, x_scale_ptr + m_M, m_M < num_rows,
-        w_scale_ptr + first_n // HEIGHT * blocks, blocks, num_rows, WIDTH, NBYTES,
+        w_scale_ptr, w_one, w_two, blocks, num_rows, WIDTH, NBYTES,
     )  # fmt: skip
     for slot in gl.static_range(STAGES):
         mbarrier.invalidate(full.index(slot))
