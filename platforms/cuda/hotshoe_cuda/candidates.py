@@ -14,6 +14,7 @@ def offered() -> Sequence[Candidate]:
         attention,
         blocks,
         communicator,
+        deepep,
         deepgemm,
         flash3,
         flash4,
@@ -60,5 +61,6 @@ def offered() -> Sequence[Candidate]:
         Candidate("add_rms_norm", "helion", helion.supports, helion.AddNorm),
         Candidate("gated_activation", "hub", hub.supports, hub.GatedActivation),
         Candidate("communicator", "peer_memory", communicator.supports, communicator.Communicator),
+        Candidate("communicator", "deepep", deepep.supports, deepep.Communicator),
         *shared("cuda_graph", "nccl", Linear, reserved.build),
     )
