@@ -2566,6 +2566,12 @@ VARIANTS += [
         {"kv_channels": 16, "num_local_experts": 5, "num_experts_per_tok": 2},
         impl="transformers",
     ),
+    Variant(
+        "transformers-granite",
+        "Granite",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
+        impl="transformers",
+    ),
     Variant("apertus", "Apertus", end_to_end=True, impl="transformers"),
     Variant(
         "persimmon", "Persimmon", {"num_key_value_heads": 4}, end_to_end=True, impl="transformers"

@@ -57,7 +57,9 @@ def test_every_family(described_variant, checkpoints, stepper_class) -> None:
         assert torch.equal(found, torch.cat(list(alone.step(step).values())))
 
 
-@pytest.mark.parametrize("name", ["transformers-gemma2", "flex-olmo", "olmo", "helium"])
+@pytest.mark.parametrize(
+    "name", ["transformers-gemma2", "transformers-granite", "flex-olmo", "olmo", "helium"]
+)
 def test_code_of_transformers(name, variants, checkpoints, stepper_class) -> None:
     """Windows, scaled embeddings, caps, experts, ties: three stages of a layer each."""
     checkpoint = checkpoints.get(variants[name])

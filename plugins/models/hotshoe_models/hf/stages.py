@@ -2,7 +2,8 @@
 
 The plan names, in order, what comes before the layers, the layers, and what comes behind them. What
 a stage lacks is passed by. A base model that computes something of its own in between would do so
-in each stage. That shows in a pass with all of these passed by: it has to return what it gets.
+in each stage. That shows in a pass with all of these passed by: it has to return what it gets. A
+factor on embeddings that is an attribute of the base model stays in the first stage alone.
 """
 
 from __future__ import annotations
@@ -62,7 +63,11 @@ def cut(ctx: BuildContext, model: PreTrainedModel, head: str) -> range:
     for parent, name, module in whole:
         setattr(parent, name, Passed(module))
     if not _hands_on(base, model.config.hidden_size):
-        raise _cannot(ctx, model, "computes something beside its layers")
+        factor = _take_factor(base, model.config.hidden_size)
+        if factor is None:
+            raise _cannot(ctx, model, "computes something beside its layers")
+        if ctx.stage.is_first:
+            setattr(base, *factor)
     there = {str(i) for i in own}
     there |= set(plan[:at]) if ctx.stage.is_first else set()
     there |= set(plan[at + 1 :]) if ctx.stage.is_last else set()
@@ -87,6 +92,17 @@ def _hands_on(base: nn.Module, size: int) -> bool:
     except Exception:  # it reads a weight that no plan names
         return False
     return torch.equal(out.last_hidden_state, given)
+
+
+def _take_factor(base: nn.Module, size: int) -> tuple[str, float] | None:
+    """Set the factor without which a base model hands on to 1; return its name and value."""
+    for name, value in list(vars(base).items()):
+        if isinstance(value, float):
+            setattr(base, name, 1.0)
+            if _hands_on(base, size):
+                return name, value
+            setattr(base, name, value)
+    return None
 
 
 def _cannot(ctx: BuildContext, model: PreTrainedModel, why: str) -> ConfigError:

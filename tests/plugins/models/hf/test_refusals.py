@@ -48,7 +48,6 @@ def check_words(error: Exception) -> None:
     ("kind", "values", "reason"),
     [
         ("GPT2LMHeadModel", {"n_layer": 2}, "no plan of stages|something beside its layers"),
-        ("GraniteForCausalLM", {"embedding_multiplier": 3.0}, "something beside its layers"),
     ],
 )
 def test_stages(kind, values, reason, described, context) -> None:
