@@ -88,7 +88,7 @@ void bind_linear(nb::module_& m) {
         "Raises:\n    ValueError: dtypes that do not go together, or an unknown activation.");
   m.def("linear_groups_nbytes", &groups_nbytes, "bits"_a, "n"_a, "k"_a, "group"_a, "minima"_a,
         "x_dtype"_a,
-        "Bytes of a packed [n, k] weight of 4 or 8 bits with scales by group, and minima.\n\n"
+        "Bytes of a packed [n, k] weight of 4, 6 or 8 bits with scales by group, and minima.\n\n"
         "x_dtype: 0 float32, or 1 bfloat16, for which scales have 16 bits.\n\n"
         "Raises:\n    ValueError: sizes that cannot be, or another type of x.");
   m.def("linear_groups_pack", &pack_groups, "bits"_a, "n"_a, "k"_a, "group"_a, "x_dtype"_a,

@@ -32,6 +32,16 @@ constexpr int64_t kChunksPerThread = 8;
 // Unpacked blocks stay near a core until they are multiplied, and are enough to be worth a call.
 constexpr int64_t kUnpackedBytes = 2048 * 1024;
 
+// Calls `f` with the number of bits as a type.
+template <class F>
+auto visit_bits(int bits, F&& f) {
+  switch (bits) {
+    case 4: return f(std::integral_constant<int, 4>{});
+    case 6: return f(std::integral_constant<int, 6>{});
+    default: return f(std::integral_constant<int, 8>{});
+  }
+}
+
 typedef uint32_t UintLanes __attribute__((vector_size(VL * 4)));
 
 // Memory of the calling thread, kept between calls: for x, for unpacked weights, for pairs of x.
@@ -47,43 +57,83 @@ char* kept_memory(size_t bytes) {
   return begin + (kLineBytes - intptr_t(begin) % kLineBytes) % kLineBytes;
 }
 
-UintLanes load_line(const char* p) {
-  UintLanes words;
-  std::memcpy(&words, p, sizeof words);
-  return words;
+template <int kLines>
+void load_lines(const char* p, UintLanes (&words)[kLines]) {
+  for (int i = 0; i < kLines; ++i) std::memcpy(&words[i], p + i * kLineBytes, sizeof words[i]);
 }
 
+// How values lie in a row's words: kLines of them hold kValues, the first in the lowest bits. Values
+// that are kValues / 2 apart are in the same places of both halves of a word: they are a pair.
 template <int kBits>
-Vec value(UintLanes words, int i) {
-  const UintLanes bits = (words >> uint32_t(kBits * i)) & uint32_t((1u << kBits) - 1u);
-  return {(decltype(Vec::v))__builtin_convertvector((IntLanes)bits, FloatLanes)};
+struct Packing {
+  static constexpr int kLines = 1, kValues = 32 / kBits;
+  static UintLanes pair(const UintLanes* words, int i) {
+    return (words[0] >> uint32_t(kBits * i)) & uint32_t(((1u << kBits) - 1u) * 0x10001u);
+  }
+  static UintLanes bits(const UintLanes* words, int i) {
+    return (words[0] >> uint32_t(kBits * i)) & uint32_t((1u << kBits) - 1u);
+  }
+  static void put(uint32_t* words, int i, uint32_t value) { words[0] |= value << (kBits * i); }
+};
+
+// Each half of a word has two values, and four bits of another one: these have their lowest four in
+// the first two words, and the highest two in the last.
+template <>
+struct Packing<6> {
+  static constexpr int kLines = 3, kValues = 16;
+  static UintLanes pair(const UintLanes* words, int i) {
+    if (i < 6) return (words[i / 2] >> uint32_t(i % 2 * 6)) & 0x003f003fu;
+    const UintLanes high = (words[2] >> uint32_t(22 - 2 * i)) & 0x00300030u;
+    return ((words[i - 6] >> 12u) & 0x000f000fu) | high;
+  }
+  static UintLanes bits(const UintLanes* words, int i) {
+    const UintLanes both = pair(words, i % 8);
+    return i < 8 ? both & 0x3fu : both >> 16u;
+  }
+  static void put(uint32_t* words, int i, uint32_t value) {
+    const int place = i % 8, half = i / 8 * 16;
+    if (place < 6) {
+      words[place / 2] |= value << (half + place % 2 * 6);
+    } else {
+      words[place - 6] |= (value & 0xfu) << (half + 12);
+      words[2] |= (value >> 4) << (half + 26 - 2 * place);
+    }
+  }
+};
+
+template <class P>
+Vec value(const UintLanes* words, int i) {
+  return {(decltype(Vec::v))__builtin_convertvector((IntLanes)P::bits(words, i), FloatLanes)};
 }
 
 // Values one by one, with x in float.
 template <int kBits>
-struct Singles {
+struct Singles : Packing<kBits> {
   typedef float X;
-  static constexpr int kSteps = 32 / kBits, kBase = 0;
-  static Vec values(UintLanes words, int i) { return value<kBits>(words, i); }
+  static constexpr int kSteps = Packing<kBits>::kValues, kBase = 0;
+  static Vec values(const UintLanes* words, int i) { return value<Packing<kBits>>(words, i); }
   static Vec add(Vec q, X x, Vec sum) { return vfma(q, vset(x), sum); }
 };
 
 #ifdef __AVX512BF16__
-// Four bits are the last ones of a bfloat16 from 128 on. So numbers four places apart are a pair of
-// those without being converted, but for kBase. x is pairs of bfloat16 in that order.
-struct Pairs {
+// Bits below the eighth are the last ones of a bfloat16 from 128 on. So two halves of words are a
+// pair of those without being converted, but for kBase. x is pairs of bfloat16 in that order.
+template <int kBits>
+struct Pairs : Packing<kBits> {
   typedef uint32_t X;
-  static constexpr int kSteps = 4, kBase = 128;
-  static __m512bh values(UintLanes words, int i) {
-    return (__m512bh)(((words >> uint32_t(4 * i)) & 0x000f000fu) | 0x43004300u);
+  static constexpr int kSteps = Packing<kBits>::kValues / 2, kBase = 128;
+  static __m512bh values(const UintLanes* words, int i) {
+    return (__m512bh)(Packing<kBits>::pair(words, i) | 0x43004300u);
   }
   static Vec add(__m512bh q, X x, Vec sum) {
     return {_mm512_dpbf16_ps(sum.v, q, (__m512bh)_mm512_set1_epi32(int(x)))};
   }
 };
-using NarrowFours = Pairs;
+template <int kBits>
+using Narrow = std::conditional_t<kBits == 8, Singles<8>, Pairs<kBits>>;
 #else
-using NarrowFours = Singles<4>;
+template <int kBits>
+using Narrow = Singles<kBits>;
 #endif
 
 // One row of x after another in a form of its own, and the sum of each group of it.
@@ -128,11 +178,12 @@ void multiply(const Groups& w, const char* block, Inputs<typename V::X> in,
     for (auto& row : sum) {
       for (auto& chains : row) std::fill(chains, chains + kChains, vzero());
     }
-    for (int64_t line = 0; line < w.lines(); ++line, lines += kLineBytes, x += V::kSteps) {
+    for (int64_t line = 0; line < w.lines(); line += V::kLines, x += V::kSteps) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        const UintLanes words = load_line(lines + v * VL * 4);
-#pragma GCC unroll 8
+        UintLanes words[V::kLines];
+        load_lines(lines + line * kLineBytes + v * VL * 4, words);
+#pragma GCC unroll 16
         for (int i = 0; i < V::kSteps; ++i) {
           const auto q = V::values(words, i);
 #pragma GCC unroll 8
@@ -182,14 +233,16 @@ Inputs<float> arranged(Singles<kBits>, const GroupsCall& call, const float* x, c
 }
 
 #ifdef __AVX512BF16__
-Inputs<uint32_t> arranged(Pairs, const GroupsCall& call, const float*, const float* sums) {
+template <int kBits>
+Inputs<uint32_t> arranged(Pairs<kBits>, const GroupsCall& call, const float*, const float* sums) {
   const int64_t stride = call.w.k / 2;
   auto* pairs = (uint32_t*)kept_memory<2>(size_t(call.m * stride) * sizeof(uint32_t));
   uint32_t* to = pairs;
   for (int64_t r = 0; r < call.m; ++r) {
     const auto* x = (const uint16_t*)call.x + r * call.x_stride;
-    for (const auto* end = x + call.w.k; x < end; x += 8, to += Pairs::kSteps) {
-      for (int i = 0; i < Pairs::kSteps; ++i) to[i] = x[i] | uint32_t(x[i + 4]) << 16;
+    constexpr int kSteps = Pairs<kBits>::kSteps;
+    for (const auto* end = x + call.w.k; x < end; x += 2 * kSteps, to += kSteps) {
+      for (int i = 0; i < kSteps; ++i) to[i] = x[i] | uint32_t(x[i + kSteps]) << 16;
     }
   }
   return {pairs, stride, sums};
@@ -257,9 +310,8 @@ void multiply_directly(const GroupsCall& call) {
 UintLanes rounded(Vec v) { return (UintLanes)v.v + 0x8000u; }
 
 // One block to the plain layout of its type; lines that pad K are zero already.
-template <int kBits, class S>
+template <class P, class S>
 void unpack_block(const Groups& w, const char* block, char* to) {
-  constexpr int kPerWord = 32 / kBits;
   constexpr bool kNarrow = sizeof(S) == 2;
   for (int64_t g = 0; g < w.groups(); ++g) {
     const auto [lines, d] = Group<S>(w, block, g);
@@ -267,14 +319,15 @@ void unpack_block(const Groups& w, const char* block, char* to) {
       const Vec all = factor<S>(block, v), scale = vload(d + v * VL) * all;
       const Vec least = w.minima ? vload(d + kBlockRows + v * VL) * all
                                  : scale * vset(-float(w.offset));
-      for (int64_t line = 0; line < w.lines(); ++line) {
-        const UintLanes words = load_line(lines + line * kLineBytes + v * VL * 4);
-        char* at = to + ((g * w.lines() + line) * kPerWord >> kNarrow) * kLineBytes + v * VL * 4;
-#pragma GCC unroll 8
-        for (int i = 0; i < kPerWord; i += 1 + kNarrow, at += kLineBytes) {
-          const Vec first = vfma(value<kBits>(words, i), scale, least);
+      char* at = to + (g * w.group >> kNarrow) * kLineBytes + v * VL * 4;
+      for (int64_t line = 0; line < w.lines(); line += P::kLines) {
+        UintLanes words[P::kLines];
+        load_lines(lines + line * kLineBytes + v * VL * 4, words);
+#pragma GCC unroll 16
+        for (int i = 0; i < P::kValues; i += 1 + kNarrow, at += kLineBytes) {
+          const Vec first = vfma(value<P>(words, i), scale, least);
           if constexpr (kNarrow) {
-            const Vec second = vfma(value<kBits>(words, i + 1), scale, least);
+            const Vec second = vfma(value<P>(words, i + 1), scale, least);
             const UintLanes pair = (rounded(first) >> 16) | (rounded(second) & 0xffff0000u);
             std::memcpy(at, &pair, sizeof pair);
           } else {
@@ -288,8 +341,10 @@ void unpack_block(const Groups& w, const char* block, char* to) {
 
 void unpack(const GroupsCall& call, int64_t begin, int64_t end, const Layout& layout, char* to) {
   const Groups& w = call.w;
-  const auto run = w.bits == 4 ? (w.narrow() ? unpack_block<4, f16> : unpack_block<4, float>)
-                               : (w.narrow() ? unpack_block<8, f16> : unpack_block<8, float>);
+  const auto run = visit_bits(w.bits, [&](auto bits) {
+    using P = Packing<decltype(bits)::value>;
+    return w.narrow() ? unpack_block<P, f16> : unpack_block<P, float>;
+  });
   const int64_t used = divide_up(w.k * element_bytes(w.x), kGroupBytes) * kLineBytes;
   parallel_for(end - begin, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
@@ -327,19 +382,18 @@ float row_factor(const Groups& w, const float* d, const float* m) {
 }
 
 // One row, the `lane`-th of its block.
-template <class S>
+template <class P, class S>
 void pack_row(const Groups& w, char* block, int64_t lane, const uint8_t* values, const float* d,
               const float* m) {
-  const int per_word = 32 / w.bits;
   float factor = 1;
   if constexpr (sizeof(S) == 2) factor = ((float*)block)[lane] = row_factor(w, d, m);
   for (int64_t g = 0; g < w.groups(); ++g) {
     const Group<S> group(w, block, g);
     auto* words = (uint32_t*)group.lines + lane;
-    for (int64_t line = 0; line < w.lines(); ++line, values += per_word) {
-      uint32_t word = 0;
-      for (int j = 0; j < per_word; ++j) word |= uint32_t(values[j]) << (w.bits * j);
-      words[line * kBlockRows] = word;
+    for (int64_t line = 0; line < w.lines(); line += P::kLines, values += P::kValues) {
+      uint32_t packed[P::kLines] = {};
+      for (int i = 0; i < P::kValues; ++i) P::put(packed, i, values[i]);
+      for (int i = 0; i < P::kLines; ++i) words[(line + i) * kBlockRows] = packed[i];
     }
     group.d[lane] = from_float<S>(d[g] / factor);
     if (m) group.d[kBlockRows + lane] = from_float<S>(m[g] / factor);
@@ -353,13 +407,16 @@ void pack_groups(const Groups& w, void* packed, const GroupRows& rows) {
     throw std::invalid_argument("rows beyond the weight's " + std::to_string(w.n));
   }
   if (w.minima != (rows.m != nullptr)) throw std::invalid_argument("minima are missing, or too many");
+  const auto pack = visit_bits(w.bits, [&](auto bits) {
+    using P = Packing<decltype(bits)::value>;
+    return w.narrow() ? pack_row<P, f16> : pack_row<P, float>;
+  });
   parallel_for(rows.count, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = rows.begin + i;
       char* block = (char*)packed + row / kBlockRows * w.block_bytes();
       const float* d = rows.d + i * w.groups();
       const float* m = rows.m ? rows.m + i * w.groups() : nullptr;
-      const auto pack = w.narrow() ? pack_row<f16> : pack_row<float>;
       pack(w, block, row % kBlockRows, rows.values + i * w.k, d, m);
     }
   }, kBlockRows);
@@ -367,13 +424,13 @@ void pack_groups(const Groups& w, void* packed, const GroupRows& rows) {
 
 void linear_groups(const GroupsCall& call) {
   visit_float(int(call.y_dtype), [](auto) {});
-  const bool narrow = call.w.narrow(), fours = call.w.bits == 4;
+  const bool narrow = call.w.narrow();
   if (call.m > (narrow ? kMaxDirectNarrowRows : kMaxDirectRows)) return multiply_unpacked(call);
-  if (narrow) {
-    fours ? multiply_directly<NarrowFours, f16>(call) : multiply_directly<Singles<8>, f16>(call);
-  } else {
-    fours ? multiply_directly<Singles<4>, float>(call) : multiply_directly<Singles<8>, float>(call);
-  }
+  visit_bits(call.w.bits, [&](auto bits) {
+    constexpr int kBits = decltype(bits)::value;
+    narrow ? multiply_directly<Narrow<kBits>, f16>(call)
+           : multiply_directly<Singles<kBits>, float>(call);
+  });
 }
 
 }  // namespace hotshoe::linear

@@ -1,13 +1,14 @@
-// y = x W^T + bias for weights of 4 or 8 bits whose scales belong to groups of k.
+// y = x W^T + bias for weights of 4, 6 or 8 bits whose scales belong to groups of k.
 //
 // A weight is d * q + m with an unsigned q; d, and m where there are minima, belong to a row and a
 // group. Without minima m is -d * offset. Rows are cut into blocks of 16. A block holds group after
 // group, each as lines of 64 bytes that are 32 bits of each row, and scales behind them:
-//   x is float32   [groups]([group * bits / 32][16] uint32, the lowest bits first; [d, m][16] float)
+//   x is float32   [groups]([group * bits / 32][16] uint32; [d, m][16] float)
 //   x is bfloat16  [16] float, powers of two, which are factors of float16, then as above; without
 //                  minima two groups share a line of scales
 // The largest scale of a row is near the top of float16: all keep 11 bits that are not 2^28 smaller.
-// N is padded to 16 with zeros, K is a multiple of the group, a group one of 32 bits.
+// N is padded to 16 with zeros, K is a multiple of the group, a group one of whole steps: of the
+// words that hold whole values, which are one, or three for 6 bits.
 #pragma once
 
 #include "linear/layout.h"
@@ -26,10 +27,13 @@ struct Groups {
     if (x != DType::f32 && x != DType::bf16) {
       throw std::invalid_argument("x must be float32 or bfloat16");
     }
-    if (bits != 4 && bits != 8) throw std::invalid_argument("groups have 4 or 8 bits");
+    if (bits != 4 && bits != 6 && bits != 8) {
+      throw std::invalid_argument("groups have 4, 6 or 8 bits");
+    }
     if (n < 1 || k < 1) throw std::invalid_argument("N and K must be at least 1");
-    if (group < 1 || group * bits % 32 || k % group) {
-      throw std::invalid_argument("K must be a multiple of the group, and that one of 32 bits");
+    if (group < 1 || group * bits % (bits == 6 ? 96 : 32) || k % group) {
+      throw std::invalid_argument(
+          "K must be a multiple of the group, and that one of 32 bits, or 16 values of 6");
     }
   }
 

@@ -69,9 +69,11 @@ def run(
 @pytest.mark.parametrize(
     "shape", [(1, 8, 8), (16, 64, 32), (37, 96, 16), (75, 320, 64), (33, 40, 40)]
 )
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], minima: bool) -> None:
     n, k, group = shape
+    if bits == 6:  # whose groups are of 16 values
+        k, group = k // group * -(-group // 16) * 16, -(-group // 16) * 16
     w = Weight(bits, n, k, group, minima)
     # More rows meet weights in the dtype of x.
     direct = 4 if native.__name__.endswith(("bf16", "amx")) else 16
@@ -89,7 +91,7 @@ def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], mi
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-8, 1e4, 1e30])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 6, 8])
 def test_scales_of_any_size_keep_their_bits(native: ModuleType, bits: int, size: float) -> None:
     w = Weight(bits, 20, 64, 32, True)
     assert w.m is not None
@@ -130,7 +132,11 @@ def test_what_is_not_a_number_stays_in_its_row(native: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(5, 4, 32, 32), (4, 0, 32, 32), (4, 4, 48, 32), (4, 4, 32, 4), (8, 4, 32, 0)]
+    "sizes",
+    [
+        *((5, 4, 32, 32), (4, 0, 32, 32), (4, 4, 48, 32), (4, 4, 32, 4), (8, 4, 32, 0)),
+        (6, 4, 32, 8),
+    ],
 )
 def test_sizes_that_cannot_be(native: ModuleType, sizes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"bits|at least 1|multiple"):

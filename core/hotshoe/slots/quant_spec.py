@@ -21,6 +21,8 @@ class QuantSpec:
         online: The checkpoint is not quantized; the weight is quantized while loading.
         packing: Name of the checkpoint's bit packing; "" for one element per storage element.
         permuted: The columns of a weight come in another order than x's, which is stored with it.
+        bits: How many bits integers need, where they are fewer than the format's; whoever holds
+            them may take no notice.
     """
 
     format: str
@@ -32,6 +34,7 @@ class QuantSpec:
     online: bool = False
     packing: str = ""
     permuted: bool = since(2, False)
+    bits: int | None = since(2, None)
 
     def __str__(self) -> str:
         """Return the form in words: "int8 by channel", "int4 by group of 32 with zero points"."""
@@ -40,4 +43,5 @@ class QuantSpec:
             "block": " of {}x{}".format(*(self.block_shape or (0, 0))),
         }.get(self.granularity, "")
         zeros = "" if self.symmetric else " with zero points"
-        return f"{self.format} by {self.granularity}{size}{zeros}"
+        bits = f" of {self.bits} bits" if self.bits else ""
+        return f"{self.format}{bits} by {self.granularity}{size}{zeros}"

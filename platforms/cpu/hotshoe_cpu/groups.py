@@ -1,4 +1,4 @@
-"""Candidate `groups` of slot `linear`: weights of four or eight bits with scales by group.
+"""Candidate `groups` of slot `linear`: weights of four, six or eight bits with scales by group.
 
 Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
 as it is. A few rows are multiplied by weights as they come out of their bits, with sums in float32:
@@ -23,7 +23,9 @@ BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 8}
 #: Types of x, in which many rows meet plain weights.
 TYPES = ("float32", "bfloat16")
 #: What is added to symmetric values so that none is negative.
-OFFSETS = {4: 8, 8: 128}
+OFFSETS = {4: 8, 6: 32, 8: 128}
+#: Values that fill whole words.
+STEPS = {4: 8, 6: 16, 8: 4}
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -31,7 +33,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     weight = spec.weight or QuantSpec("", "")
     what = f"weights {spec.weight}" if spec.weight else "plain weights"
     group = _group(spec)
-    bits = BITS.get(weight.format, 0)
+    bits = _bits(weight)
     refusals = {
         f"{what} are not int4 or int8 with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
@@ -41,7 +43,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
         "columns of weights in another order than x's are not multiplied": weight.permuted,
         f"groups of {group} among {spec.in_features} inputs do not fill words": bool(bits)
-        and (not group or spec.in_features % group != 0 or group * bits % 32 != 0),
+        and (not group or spec.in_features % group != 0 or group % STEPS[bits] != 0),
         f"x of type {spec.dtype} is not multiplied, only {' and '.join(TYPES)}": spec.dtype
         not in TYPES,
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
@@ -53,8 +55,14 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
     """Return the bytes as they are held: scales and minima have the bits of x."""
     bits = 8 * torch_dtype(spec.dtype).itemsize
-    values = BITS[spec.weight.format] if spec.weight else None
+    values = _bits(spec.weight) if spec.weight else None
     return linear_bytes(spec, values, bits, bits)
+
+
+def _bits(weight: QuantSpec) -> int:
+    """Return how many bits a value is held in; 0 where it is none of those that are."""
+    held = BITS.get(weight.format, 0)
+    return 6 if held == 8 and 4 < (weight.bits or held) <= 6 else held
 
 
 def _group(spec: LinearSpec) -> int:
@@ -70,7 +78,7 @@ class Linear:
         assert spec.weight is not None
         self._native = kernels(facts)
         self._kernel = self._native.linear_groups
-        self._bits, self._n = BITS[spec.weight.format], spec.out_features
+        self._bits, self._n = _bits(spec.weight), spec.out_features
         self._shape = (self._bits, self._n, spec.in_features, _group(spec))
         self._minima = not spec.weight.symmetric
         self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)

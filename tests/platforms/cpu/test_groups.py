@@ -16,6 +16,8 @@ FORMS = [
     QuantSpec("int4", "group", 16, symmetric=False),
     QuantSpec("int8", "group", 32, symmetric=False),
     QuantSpec("int8", "group", 8),
+    QuantSpec("int8", "group", 16, bits=6),
+    QuantSpec("int8", "group", 32, symmetric=False, bits=5),
     QuantSpec("fp4_e2m1", "group", 32),
     QuantSpec("int4", "channel"),
     QuantSpec("int8", "channel", symmetric=False),
@@ -34,7 +36,7 @@ def drawn(rng: torch.Generator, spec: LinearSpec, signed: bool) -> dict[str, lis
     tensors = {"bias": biases} if spec.bias else {}
     if quant.online:
         return tensors | {"weight": [torch.randn(n, 96, generator=rng) for n in sizes]}
-    high = 2 ** (groups.BITS[quant.format] - 1)
+    high = 2 ** ((quant.bits or groups.BITS[quant.format]) - 1)
     low, high = (-high, high) if signed or quant.symmetric else (0, min(2 * high, 128))
     columns = 96 // (quant.group_size or 96)
     made = {

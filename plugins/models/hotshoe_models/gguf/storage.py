@@ -22,24 +22,25 @@ BYTES = frozenset({torch.uint8})
 #: The last part of a tensor's name: as layers have it, and of blocks beside plain numbers.
 WEIGHT, BLOCKS = "weight", "blocks"
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
-#: Bits of an integer, how many share a scale, and whether nothing is added to them.
+#: Bits of an integer, how many share a scale, whether nothing is added to them, and how many bits
+#: they need where that is fewer. Q5_0 has the form of Q8_0: both may be multiplied together.
 _FORMS = {
-    "Q4_0": (4, 32, True),
-    "Q4_1": (4, 32, False),
-    "Q4_K": (4, 32, False),
-    "Q5_0": (8, 32, True),
-    "Q5_1": (8, 32, False),
-    "Q5_K": (8, 32, False),
-    "Q8_0": (8, 32, True),
-    "IQ4_NL": (8, 32, True),
-    "IQ4_XS": (8, 32, True),
-    "Q2_K": (4, 16, False),
-    "Q3_K": (4, 16, True),
-    "Q6_K": (8, 16, True),
+    "Q4_0": (4, 32, True, None),
+    "Q4_1": (4, 32, False, None),
+    "Q4_K": (4, 32, False, None),
+    "Q5_0": (8, 32, True, None),
+    "Q5_1": (8, 32, False, 5),
+    "Q5_K": (8, 32, False, 5),
+    "Q8_0": (8, 32, True, None),
+    "IQ4_NL": (8, 32, True, None),
+    "IQ4_XS": (8, 32, True, None),
+    "Q2_K": (4, 16, False, None),
+    "Q3_K": (4, 16, True, None),
+    "Q6_K": (8, 16, True, 6),
 }
 FORMS = {
-    kind: QuantSpec(f"int{bits}", "group", size, symmetric=symmetric)
-    for kind, (bits, size, symmetric) in _FORMS.items()
+    kind: QuantSpec(f"int{held}", "group", size, symmetric=symmetric, bits=bits)
+    for kind, (held, size, symmetric, bits) in _FORMS.items()
 } | {"MXFP4": QuantSpec("fp4_e2m1", "group", 32)}
 
 
