@@ -102,9 +102,10 @@ void bind_linear(nb::module_& m) {
         "y"_a, "y_stride"_a, Unlocked(),
         "y[m, n] = x[m, k] W^T + bias for a weight of `linear_groups_pack`.\n\n"
         "offset: without minima, a weight is scale * (value - offset). x is float32 or bfloat16,\n"
-        "y has any float dtype. Up to 16 rows, weights and sums are float32; above, weights are\n"
-        "rounded to the dtype of x, and it is as for `linear`. A row's result depends neither on\n"
-        "the number of threads nor, but for that limit, on the other rows.\n\n"
+        "y has any float dtype. Up to 16 rows (4 or 8 where bfloat16 has units of its own), weights\n"
+        "and sums are float32; above, weights are rounded to the dtype of x, and it is as for\n"
+        "`linear`. A row's result depends neither on the number of threads nor, but for that limit,\n"
+        "on the other rows.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together.");
 }
 

@@ -11,21 +11,19 @@
 #include "common/rows.h"
 #include "common/words.h"
 #include "linear/linear.h"
+#include "linear/tile.h"
 
 namespace hotshoe::linear {
 namespace {
 
-// Rows of x up to which unpacking W costs more than it saves: fewer where pairs of bfloat16 are
-// multiplied at once.
-#ifdef __AVX512BF16__
-constexpr int64_t kMaxDirectNarrowRows = 4;
-#else
-constexpr int64_t kMaxDirectNarrowRows = 16;
-#endif
-constexpr int64_t kMaxDirectRows = 16;
+// Rows of x up to which unpacking W costs more than it saves: fewer where plain bfloat16 is multiplied
+// in pairs and 8 bits are not, or on tiles.
+constexpr int64_t kMaxDirectRows = 16, kMaxDirectSingles = 8, kMaxDirectBeforeTiles = 4;
 // Vectors that hold a line, rows of x that share the unpacking of it, chains of sums for each.
 constexpr int kVectors = kBlockRows / VL;
 constexpr int kTileRows = VL == kBlockRows ? 4 : 2, kChains = VL == kBlockRows ? 4 : 2;
+// Processors foresee a stream, but not as far ahead as memory is away: this many bytes.
+constexpr int64_t kAhead = 8192;
 // Waking another thread pays from about so many bytes of W.
 constexpr int64_t kMinThreadBytes = 64 * 1024;
 constexpr int64_t kChunksPerThread = 8;
@@ -179,10 +177,12 @@ void multiply(const Groups& w, const char* block, Inputs<typename V::X> in,
       for (auto& chains : row) std::fill(chains, chains + kChains, vzero());
     }
     for (int64_t line = 0; line < w.lines(); line += V::kLines, x += V::kSteps) {
+      const char* from = lines + line * kLineBytes;
+      for (int i = 0; i < V::kLines; ++i) __builtin_prefetch(from + kAhead + i * kLineBytes);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         UintLanes words[V::kLines];
-        load_lines(lines + line * kLineBytes + v * VL * 4, words);
+        load_lines(from + v * VL * 4, words);
 #pragma GCC unroll 16
         for (int i = 0; i < V::kSteps; ++i) {
           const auto q = V::values(words, i);
@@ -422,14 +422,26 @@ void pack_groups(const Groups& w, void* packed, const GroupRows& rows) {
   }, kBlockRows);
 }
 
+namespace {
+
+int64_t max_direct_rows(const Groups& w) {
+  if (!w.narrow()) return kMaxDirectRows;
+  if (amx_kernel(w.x)) return kMaxDirectBeforeTiles;
+#ifdef __AVX512BF16__
+  if (w.bits == 8) return kMaxDirectSingles;
+#endif
+  return kMaxDirectRows;
+}
+
+}  // namespace
+
 void linear_groups(const GroupsCall& call) {
   visit_float(int(call.y_dtype), [](auto) {});
-  const bool narrow = call.w.narrow();
-  if (call.m > (narrow ? kMaxDirectNarrowRows : kMaxDirectRows)) return multiply_unpacked(call);
+  if (call.m > max_direct_rows(call.w)) return multiply_unpacked(call);
   visit_bits(call.w.bits, [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
-    narrow ? multiply_directly<Narrow<kBits>, f16>(call)
-           : multiply_directly<Singles<kBits>, float>(call);
+    call.w.narrow() ? multiply_directly<Narrow<kBits>, f16>(call)
+                    : multiply_directly<Singles<kBits>, float>(call);
   });
 }
 

@@ -2,9 +2,10 @@
 
 Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
 as it is. A few rows are multiplied by weights as they come out of their bits, with sums in float32:
-up to 16, or 4 of bfloat16 on processors that multiply pairs of it. For more rows weights become
-plain numbers of the model's type, some at a time. Scales have 16 bits where x has: floats of 11
-bits, which each row multiplies by a power of two.
+up to 16; of bfloat16 up to 4 on processors with tiles, and up to 8 by eight bits on those that
+multiply pairs of it. For more rows weights become plain numbers of the model's type, some at a
+time. Scales have 16 bits where x has: floats of 11 bits, which each row multiplies by a power of
+two.
 """
 
 from collections.abc import Mapping, Sequence
