@@ -228,7 +228,7 @@ class EngineProcess:
             then = f"starting another one ({self._count(1)})"
         else:
             then = f"no other one is started (--engine-restarts {self._config.engine_restarts})"
-        LOG.error("%s: %s; %s", what, " ".join(cause.split()), then)
+        LOG.error("%s: %s: %s; %s", self._config.model, what, " ".join(cause.split()), then)
 
     def _count(self, more: int = 0) -> str:
         return f"{self.num_restarts + more} of {self._config.engine_restarts}"

@@ -146,7 +146,7 @@ def test_an_engine_that_stays_dead_is_one_line_in_the_log(
     [line] = logged(caplog)
     name = "SIGKILL" if number == signal.SIGKILL else f"signal {number}"
     assert line == (
-        f"the engine process has ended: killed by {name}; "
+        f"{config().model}: the engine process has ended: killed by {name}; "
         "no other one is started (--engine-restarts 0)"
     )
 
@@ -185,7 +185,7 @@ def test_why_other_engines_do_not_start_is_logged(
     )
     process = kill(num_bad=2, num_restarts=2)
     within(SOON_S, lambda: process.is_over)
-    assert logged(caplog) == [
+    assert [line.partition(": ")[2] for line in logged(caplog)] == [
         "the engine process has ended: killed by SIGKILL; starting another one (1 of 2)",
         "another engine (1 of 2) did not start: a torn file; starting another one (2 of 2)",
         "another engine (2 of 2) did not start: a torn file; "
