@@ -171,6 +171,7 @@ class Forward:
         tables = [t[:, :num_blocks].index_select(0, staged.rows) for t in self._tables.blocks]
         views = [CacheView(tables[plan.group], slots[plan.group]) for plan in self._tables.plans]
         for plan, view in zip(self._tables.plans, views, strict=True):
+            view.settled = True  # the step's tokens are gathered behind it
             view.prepared = plan.prepare(shape, view)
         return views
 

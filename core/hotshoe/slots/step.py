@@ -49,11 +49,14 @@ class CacheView:
             query of the step reads may be the null block.
         slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
         prepared: What the operation's `prepare` returned.
+        settled: What made this, and the step's lengths, ended before the layers' first kernel, so
+            that an operation may read both before it waits for the kernels in front of its own.
     """
 
     block_table: Tensor
     slot_mapping: Tensor
     prepared: Any = None
+    settled: bool = False
 
 
 @dataclass(slots=True)
@@ -71,17 +74,11 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     host_lens: tuple[Sequence[int], Sequence[int]] | None = None
+    settled: bool = False
 
 
 def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
     """Prepare nothing: the `prepare` of operations that read a step as it is."""
-    return AttentionMetadata(
-        shape.num_reqs,
-        shape.query_start_loc,
-        shape.seq_lens,
-        view.block_table,
-        view.slot_mapping,
-        shape.max_query_len,
-        shape.max_seq_len,
-        shape.host_lens,
-    )
+    own = shape.num_reqs, shape.query_start_loc, shape.seq_lens
+    longest = shape.max_query_len, shape.max_seq_len, shape.host_lens
+    return AttentionMetadata(*own, view.block_table, view.slot_mapping, *longest, view.settled)

@@ -32,6 +32,8 @@ TILE_BYTES = 4 * KIB
 MAX_STAGES = 6
 #: Shared memory of a compute unit, and what each program takes of it beside its own.
 UNIT_BYTES, RESERVED_BYTES = 228 * KIB, KIB
+#: Requests up to which a program compares the pages of its first tiles with all that a step writes.
+EARLY_REQS = 256
 #: Keys below which sharing them among programs costs more than it gains.
 SHARE = 64
 
@@ -53,6 +55,12 @@ class Tiling:
     programs_per_unit: int
 
 
+#: Where so few heads are narrow. What is left of shared memory lets the next product begin.
+FEW_HEADS = Tiling(4, 32, 2, 2)
+#: Channels of heads with which steps of few requests are for this kernel, too.
+NARROW = 64
+
+
 def itemsize_of(spec: AttentionSpec) -> int:
     """Return the bytes of a number in the cache."""
     return 1 if spec.kv_dtype in kv.LIMITS else 2
@@ -72,6 +80,8 @@ def serves(spec: AttentionSpec, facts: DeviceFacts) -> bool:
 
 def tiling(spec: AttentionSpec) -> Tiling:
     """Choose a tiling: as many tiles on their way as shared memory holds for every program."""
+    if (spec.num_kv_heads, spec.head_dim, itemsize_of(spec)) == (KV_HEADS, NARROW, 2):
+        return FEW_HEADS
     row = spec.head_dim * itemsize_of(spec)
     keys = max(16, min(32, TILE_BYTES // row))
     stage = WARPS * keys * 2 * (row + 4 * (spec.kv_scales == "token"))
@@ -98,7 +108,8 @@ class Attention(attention.Attention):
 
         # Steps of so few requests are left to the portable kernel: one stream of a 7B took 4 % less
         # time a token by that, though its attention alone takes longer.
-        self._ring, self._left = decode_attention, 0 if ring else FEW_REQS
+        self._left = 0 if ring or spec.head_dim == NARROW else FEW_REQS
+        self._ring = decode_attention
         chosen = ring or tiling(spec)
         units = facts.compute_units * chosen.programs_per_unit
         self._programs = max(1, -(-units // spec.num_kv_heads))
@@ -124,21 +135,27 @@ class Attention(attention.Attention):
         )
 
     def _run_decode(
-        self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], uniform: bool
+        self,
+        tensors: tuple[Tensor, ...],
+        sizes: tuple[int, ...],
+        uniform: bool,
+        slots: Tensor | None,
     ) -> None:
         if not (self._rings and self._aligned and sizes[0] > self._left):
-            super()._run_decode(tensors, sizes, uniform)
+            super()._run_decode(tensors, sizes, uniform, slots)
             return
         reqs, device = sizes[0], tensors[0].device
         pieces = self._programs * 2 * self._kv_heads * self._group
         scratch = torch.empty(pieces * (self._dim + 2), dtype=torch.float32, device=device)
         self._ring[(self._kv_heads, self._programs)](
             *tensors,
+            tensors[0] if slots is None else slots,
             scratch,
             scratch[pieces * self._dim :],
             zeroed(self._counters, max(reqs, REQUEST_BLOCKS[1]) * self._kv_heads, device),
             *sizes,
             UNIFORM=uniform,
             BLOCK_R=request_block(reqs),
+            EARLY=uniform and slots is not None and reqs <= EARLY_REQS,
             **self._ringing,
         )

@@ -32,6 +32,11 @@ KINDS = ("bfloat16", "float16", "fp8_e4m3")
 MANY, MANY_FROM = cublaslt.ROWS, 4096
 #: One row of x, and a program for each output.
 ALONE = LinearConfig("gemv", 1, 2048, 1, 4, 2)
+#: Input features up to which programs do not share a tile, and how outputs are made in pairs there,
+#: and where few rows are long.
+SHORT = 2048
+SHORT_PAIRS = LinearConfig("gemv", 2, 1024, 1, 4, 2)
+IN_PAIRS = LinearConfig("gemv", 2, 2048, 1, 8, 2)
 #: Shared memory of a program that the tuner tries; several fit a multiprocessor, or one alone.
 BUDGETS = (48 * KIB, 72 * KIB, 100 * KIB, 150 * KIB, 200 * KIB)
 
@@ -62,7 +67,9 @@ def untuned(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> L
 
     The rule comes from twenty products of five models (`benchmarks/notes/measurements.md`): it
     takes 1.02 of the time of each one's best configuration, 1.14 at most. These were of bfloat16;
-    weights of 8 bits follow the tables of tuned shapes, which name the same tiles, unmeasured.
+    weights of 8 bits follow the tables of tuned shapes, which name the same tiles, unmeasured. What
+    it says of `SHORT` rows and of one row comes from whole steps of two models, where a product's
+    weights arrive while the kernel in front of it runs.
 
     Args:
         bucket: Rows of x.
@@ -71,17 +78,25 @@ def untuned(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> L
         facts: The device.
     """
     tiles, units, block_k = -(-n // 64), facts.compute_units, 256 // itemsize
-    if itemsize > 1 and bucket == 1:
-        # A program for each of few long rows asks the memory for more at a time.
-        few = n < 24 * units and k >= 4096
-        return ALONE if few else default(bucket, n, k, itemsize, facts)
-    if itemsize > 1 and bucket > 32 and tiles < units and k >= 2048:
+    if itemsize > 1 and bucket == 1 and (k > SHORT // 2 or not units <= tiles <= 2 * units):
+        return one_row(n, k, itemsize, facts)
+    if itemsize > 1 and bucket > 32 and tiles < units and k >= SHORT:
         return LIBRARY
-    split = 1
-    while split < 8 and 2 * split * tiles <= units and k >= 12 * split * block_k:
+    split, is_short = 1, itemsize > 1 and k <= SHORT
+    while not is_short and split < 8 and 2 * split * tiles <= units and k >= 12 * split * block_k:
         split *= 2
-    stages = 100 * KIB // ((64 + max(16, bucket)) * 256)
+    # A program that has a multiprocessor to itself keeps twice as much on its way.
+    alone = not is_short and itemsize > 1 and 2 * split * tiles <= units
+    stages = (200 if alone else 100) * KIB // ((64 + max(16, bucket)) * 256)
     return LinearConfig("streamed", 64, block_k, split, 4, stages)
+
+
+def one_row(n: int, k: int, itemsize: int, facts: DeviceFacts) -> LinearConfig:
+    """Choose for one row of x. Programs of few long rows ask the memory for more at a time."""
+    if n < 24 * facts.compute_units and k >= 4096:
+        return ALONE if n >= 8 * facts.compute_units else IN_PAIRS
+    found = default(1, n, k, itemsize, facts)
+    return SHORT_PAIRS if k == SHORT and found.split_k == 1 else found
 
 
 def ranks_algorithms(spec: LinearSpec) -> bool:

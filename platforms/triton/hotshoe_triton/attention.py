@@ -268,7 +268,8 @@ class Attention:
         tensors += (prepared.query_start_loc, prepared.seq_lens, q if sinks is None else sinks)
         sizes = (reqs, q.stride(0), table.stride(0), self._planes.stride)
         if single or reqs > 1:
-            self._run_decode(tensors, sizes, single and tokens == reqs)
+            slots = prepared.slot_mapping if prepared.settled else None
+            self._run_decode(tensors, sizes, single and tokens == reqs, slots)
         if not single:
             self._run_prefill(tensors, sizes, prepared.max_seq_len)
         return out
@@ -281,8 +282,18 @@ class Attention:
         self._prefill_kernel[grid](*tensors, *sizes, **self._prefill)
 
     def _run_decode(
-        self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], uniform: bool
+        self,
+        tensors: tuple[Tensor, ...],
+        sizes: tuple[int, ...],
+        uniform: bool,
+        slots: Tensor | None,
     ) -> None:
+        """Compute requests of one query.
+
+        Args:
+            uniform: All requests are.
+            slots: Of the step's tokens; None for a step that is not settled.
+        """
         reqs, device = sizes[0], tensors[0].device
         programs, constants = self._few if reqs <= FEW_REQS else self._decode
         programs = reqs if self._alone else programs
@@ -298,5 +309,6 @@ class Attention:
             *sizes,
             UNIFORM=uniform,
             BLOCK_R=block_r,
+            EARLY=slots is not None,
             **constants,
         )

@@ -94,7 +94,7 @@ def step_of(
     q = tensor(facts, reqs * queries, spec.num_heads, spec.head_dim, dtype=spec.dtype)
     sizes = ((reqs + 1,), (reqs,), (reqs, 32), (reqs * queries,))
     ints = [tensor(facts, *size, dtype="int32") for size in sizes]
-    return AttentionMetadata(reqs, *ints, queries, longest), q
+    return AttentionMetadata(reqs, *ints, queries, longest, settled=True), q
 
 
 def attend(

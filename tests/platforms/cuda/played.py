@@ -12,7 +12,7 @@ import ast
 import inspect
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,10 @@ class Kernel:
     Args:
         paths: Files of what it calls, and then of itself.
         folder: Where the interpreter finds what is run.
+
+    Attributes:
+        launched: Grids.
+        others_end: Called where a program waits for the kernels in front.
     """
 
     def __init__(self, paths: Sequence[Path], name: str, folder: Path, monkeypatch: Any) -> None:
@@ -186,13 +190,18 @@ class Kernel:
         source.write_text(text, encoding="utf-8")
         self._language = Language(1)
         self.launched: list[tuple[int, ...]] = []
+        self.others_end: Callable[[], object] = lambda: None
+
+        def wait() -> None:
+            self.others_end()
+
         module: dict[str, Any] = {
             "tl": tl,
             "gl": self._language,
             "gluon": types.SimpleNamespace(jit=triton.jit, constexpr_function=lambda f: f),
             "async_copy": Copies(),
             "mma_v2": mma_v2,
-            "wait": lambda: None,
+            "wait": wait,
             "barrier": lambda: None,
             "counted": lambda *bounds: range(*map(number, bounds)),
         }

@@ -100,6 +100,31 @@ def test_queries_of_any_size(played: Kernel, size: float) -> None:
     check_results(problem, decode.Attention(spec, facts, SMALL), facts)
 
 
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_what_the_step_writes_is_read_behind_the_kernels_in_front(
+    played: Kernel, block_size: int
+) -> None:
+    """The last three rows are one request with drafts, and read what each other write."""
+    facts, spec = device_facts("sm_90"), replace(SPEC, block_size=block_size)
+    rng = torch.Generator(DEVICE).manual_seed(secrets.randbits(32))
+    case = Case(spec, [(1, length) for length in (37, 300, 1, 64, 191, 190, 189)], rng)
+    case.table[5:] = case.table[4]
+    last = case.meta.seq_lens - 1
+    pages = case.table[torch.arange(7), last // block_size].long()
+    case.meta.slot_mapping = (pages * block_size + last % block_size).int()
+    shape = (2, -1, *(spec.num_kv_heads, block_size, spec.head_dim))
+    cells, expected = case.cache.view(shape).transpose(2, 3), case.expected()
+    fresh = cells[:, pages, last % block_size].clone()
+    cells[:, pages, last % block_size] = 77.0
+
+    def end() -> None:
+        cells[:, pages, last % block_size] = fresh
+
+    played.others_end = end
+    actual = decode.Attention(spec, facts, SMALL)(case.q, case.cache, case.meta, None)
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("stride", [2056, 2064])
 def test_blocks_may_lie_apart(played: Kernel, stride: int) -> None:
     """Threads copy 16 bytes at once, so the portable kernel takes what is not aligned."""
@@ -140,14 +165,18 @@ def test_what_it_serves(
     assert decode.Attention(spec, facts)._rings == served
 
 
-def test_steps_of_few_requests_are_left(played: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_few_requests_are_left_but_of_narrow_heads(
+    played: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(decode, "serves", lambda spec, facts: True)
     facts = device_facts("sm_90")
-    operation = decode.Attention(SPEC, facts)
-    for count in (4, 5):
-        requests = ((1, 20),) * count
-        check_results(drawn(SUITES["attention"], SPEC, Batch(requests)), operation, facts)
-    assert len(played.launched) == 1
+    for spec, launched in ((replace(SPEC, head_dim=128), 1), (SPEC, 2)):
+        operation = decode.Attention(spec, facts)
+        played.launched.clear()
+        for count in (4, 5):
+            requests = ((1, 20),) * count
+            check_results(drawn(SUITES["attention"], spec, Batch(requests)), operation, facts)
+        assert len(played.launched) == launched
 
 
 @pytest.mark.parametrize("module", [cudnn, flash3, prompt])
@@ -158,7 +187,7 @@ def test_who_builds_on_it(module: ModuleType) -> None:
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("changes", [{}, NARROW, {"kv_dtype": "float8_e5m2"}], ids=str)
 def test_four_programs_of_three_tiles_fit_a_unit(dim: int, changes: dict[str, Any]) -> None:
-    spec = replace(SPEC, head_dim=dim, **changes)
+    spec = replace(EIGHT, head_dim=dim, **changes)
     found = decode.tiling(spec)
     row = dim * decode.itemsize_of(spec) + 4 * (changes is NARROW)
     stage = found.warps * found.keys * 2 * row

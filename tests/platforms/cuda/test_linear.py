@@ -97,18 +97,33 @@ def test_shapes_that_nobody_tuned_stream(n: int, k: int, at_64: str, itemsize: i
     for bucket, config in chosen.items():
         if config.kernel == "streamed":
             tile = (config.block_n + max(16, bucket)) * config.block_k * itemsize
-            assert 2 <= config.stages <= ARCHS["sm_90"].shared_bytes // 2 // tile
+            alone = -(-n // config.block_n) * config.split_k * 2 <= H200.compute_units
+            room = ARCHS["sm_90"].shared_bytes // (1 if alone else 2)
+            assert 2 <= config.stages <= room // tile
             assert config.split_k == 1 or k >= 6 * config.split_k * config.block_k
             programs = -(-n // config.block_n) * config.split_k
             assert config.split_k == 1 or programs <= H200.compute_units
     assert chosen[64].kernel == (at_64 if itemsize == 2 else "streamed")
 
 
-def test_few_long_rows_have_a_program_each() -> None:
-    assert untuned(1, 896, 4864, 2, H200).block_n == 1
-    assert untuned(1, 3072, 8192, 2, H200).block_n == 1
-    for n, k in ((4096, 14336), (3072, 2048), (151936, 896)):
+def test_one_row() -> None:
+    """Few long rows have a program each, or two of them one; of rows of 2,048 two have one."""
+    chosen = {nk: untuned(1, *nk, 2, H200) for nk in ((3072, 8192), (896, 4864), (3072, 2048))}
+    assert [(c.kernel, c.block_n, c.block_k) for c in chosen.values()] == [
+        ("gemv", 1, 2048),
+        ("gemv", 2, 2048),
+        ("gemv", 2, 1024),
+    ]
+    assert untuned(1, 9728, 896, 2, H200) == LinearConfig("streamed", 64, 128, 1, 4, 5)
+    for n, k in ((4096, 14336), (1152, 896), (151936, 896), (24576, 896)):
         assert untuned(1, n, k, 2, H200) == default(1, n, k, 2, H200)
+
+
+def test_programs_that_are_few_keep_more_on_its_way() -> None:
+    assert untuned(32, 896, 4864, 2, H200) == LinearConfig("streamed", 64, 128, 4, 4, 8)
+    assert untuned(32, 896, 896, 2, H200) == LinearConfig("streamed", 64, 128, 1, 4, 4)
+    assert untuned(32, 3072, 2048, 2, H200) == LinearConfig("streamed", 64, 128, 1, 4, 4)
+    assert untuned(32, 4096, 4096, 2, H200) == LinearConfig("streamed", 64, 128, 2, 4, 4)
 
 
 @pytest.mark.usefixtures("compiled")

@@ -64,6 +64,7 @@ class Case:
             torch.cat(slots).int(),
             max(queries for queries, _ in steps),
             max(lengths),
+            settled=True,
         )
         tokens = int(starts[-1])
         wide = torch.randn(

@@ -32,17 +32,21 @@ from hotshoe_cuda.kernels.narrow import (
 from hotshoe_cuda.kernels.streamed import barrier, wait
 from hotshoe_cuda.kernels.stretches import (
     BOTTOM,
+    LOG2E,
     deliver,
+    finish,
     first_tile,
+    hint,
+    meets,
     noted,
     onward,
     row_of,
     rows_of,
     shares,
     tiles_of,
+    written,
 )
 
-LOG2E = gl.constexpr(1.4426950408889634)
 #: By what weights are multiplied before they become float16: few are too small for it then.
 LIFT = gl.constexpr(16384.0)
 #: Columns of a product; a KV head has as many query heads, or fewer.
@@ -57,19 +61,6 @@ def copying(ring):
     return gl.BlockedLayout(
         [1, 1, at_once], [1, 32 // lanes, lanes], [ring.shape[1], 1, 1], [2, 1, 0]
     )
-
-
-@gluon.jit
-def hint(ptr, numel):
-    """Bring lines of integers nearer while earlier kernels still run; all programs share them."""
-    THREADS: gl.constexpr = 32 * gl.num_warps()
-    lane = gl.arange(0, THREADS, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
-    program = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
-    line = (program * THREADS + lane) * 32
-    gl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
-        "=r,l,r", [(ptr + line).to(gl.int64), (line < numel).to(gl.int32)], gl.int32, False, 1,
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -252,38 +243,6 @@ def together(
 
 
 @gluon.jit
-def finish(
-    acc_GD, top_G, sum_G, whole, with_sink, request_row, piece, kv_head, out_ptr, sinks_ptr,
-    partial_ptr, stats_ptr,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, SINKS: gl.constexpr,
-):  # fmt: skip
-    """Store a result, or a piece of one."""
-    head_G = gl.arange(0, acc_GD.shape[0], gl.SliceLayout(1, acc_GD.type.layout))
-    channel_D = gl.arange(0, acc_GD.shape[1], gl.SliceLayout(0, acc_GD.type.layout))
-    there_GD = (head_G < GROUP)[:, None] & (channel_D >= 0)[None, :]
-    # Where nothing was seen anything may have been multiplied by 0.
-    acc_GD = gl.where((sum_G > 0)[:, None], acc_GD, 0.0)
-    if SINKS and with_sink:
-        sink_G = gl.load(sinks_ptr + kv_head * GROUP + head_G, mask=head_G < GROUP, other=0.0)
-        new_top_G = gl.maximum(top_G, sink_G * LOG2E)
-        shrink_G = gl.exp2(top_G - new_top_G)
-        sum_G = sum_G * shrink_G + gl.exp2(sink_G * LOG2E - new_top_G)
-        acc_GD = acc_GD * shrink_G[:, None]
-        top_G = new_top_G
-    places_GD = head_G[:, None] * HEAD_DIM + channel_D[None, :]
-    if whole:
-        y_GD = acc_GD / gl.where(sum_G > 0, sum_G, 1.0)[:, None]
-        out_ptr += (request_row * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
-        gl.store(out_ptr + places_GD, y_GD.to(out_ptr.dtype.element_ty), mask=there_GD)
-    else:
-        first_row = (piece * (NUM_HEADS // GROUP) + kv_head) * GROUP
-        gl.store(partial_ptr + first_row * HEAD_DIM + places_GD, acc_GD, mask=there_GD)
-        stats_ptrs_G = stats_ptr + (first_row + head_G) * 2
-        gl.store(stats_ptrs_G, top_G, mask=head_G < GROUP)
-        gl.store(stats_ptrs_G + 1, sum_G, mask=head_G < GROUP)
-
-
-@gluon.jit
 def opened(
     rings, lists, at, request, begin, BLOCK_SIZE: gl.constexpr, SCALES: gl.constexpr,
     WINDOW: gl.constexpr,
@@ -398,26 +357,62 @@ def places(
 
 
 @gluon.jit
+def filled(
+    rings, planes, lists, at, end, request, begin, page_R,
+    HEAD_DIM: gl.constexpr, BLOCK_SIZE: gl.constexpr, SCALES: gl.constexpr, UNIFORM: gl.constexpr,
+    WINDOW: gl.constexpr, EARLY: gl.constexpr,
+):  # fmt: skip
+    """Ask for the first tiles of a stretch; return the rings' place, what `opened` says of the
+    first tile, and what is asked for next.
+
+    With EARLY this is before the kernels in front have ended, and once more behind that if tiles
+    lie in pages [R] that the step writes to.
+    """
+    STAGES: gl.constexpr = rings[0].shape[0]
+    TILE: gl.constexpr = rings[0].shape[1] * rings[0].shape[2]
+    place, front = opened(rings, lists, at, request, begin, BLOCK_SIZE, SCALES, WINDOW)
+    _at, request, seq_len, stop, base, _pages, _scale_pages = front
+    stale_R = page_R < -1
+    for slot in gl.static_range(STAGES - 1):
+        if EARLY:
+            table_ptr = lists[0] + front[1].to(gl.int64) * lists[1]
+            tile, pages = front[0] + front[4], gl.cdiv(front[2], BLOCK_SIZE)
+            stale_R |= meets(page_R, table_ptr, tile, gl.where(front[0] < end, pages, 0), TILE,
+                             BLOCK_SIZE)  # fmt: skip
+        front = feed(
+            rings, planes, lists, slot, front, end, HEAD_DIM, BLOCK_SIZE, SCALES, UNIFORM, WINDOW
+        )
+    if EARLY:
+        stale = gl.max(stale_R.to(gl.int32), 0) > 0
+        wait()
+        if stale:
+            async_copy.wait_group(0)
+            place, front = opened(rings, lists, at, request, begin, BLOCK_SIZE, SCALES, WINDOW)
+            for slot in gl.static_range(STAGES - 1):
+                front = feed(rings, planes, lists, slot, front, end, HEAD_DIM, BLOCK_SIZE, SCALES,
+                             UNIFORM, WINDOW)  # fmt: skip
+    return place, request, seq_len, stop, base, front
+
+
+@gluon.jit
 def walk(
     out_ptr, q_ptr, sinks_ptr, partial_ptr, stats_ptr, rings, planes, lists, at, end, request,
-    begin, q_stride,
+    begin, q_stride, page_R,
     NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, BLOCK_SIZE: gl.constexpr,
     SCALE: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr, SINKS: gl.constexpr,
-    SCALES: gl.constexpr, UNIFORM: gl.constexpr,
+    SCALES: gl.constexpr, UNIFORM: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """Compute the tiles at..end - 1 of the list; return the pieces of requests at both ends:
     request, row, and where its tiles begin and end, which is the same where there is none."""
     k_ring = rings[0]
     MMA: gl.constexpr = products(k_ring.shape[1])
     NARROW: gl.constexpr = k_ring.dtype.primitive_bitwidth == 8
-    STAGES: gl.constexpr = k_ring.shape[0]
+    TILE: gl.constexpr = k_ring.shape[1] * k_ring.shape[2]
     kv_head, program = gl.program_id(0), gl.program_id(1)
-    place, front = opened(rings, lists, at, request, begin, BLOCK_SIZE, SCALES, WINDOW)
-    _at, request, seq_len, stop, base, _pages, _scale_pages = front
-    for slot in gl.static_range(STAGES - 1):
-        front = feed(
-            rings, planes, lists, slot, front, end, HEAD_DIM, BLOCK_SIZE, SCALES, UNIFORM, WINDOW
-        )
+    place, request, seq_len, stop, base, front = filled(
+        rings, planes, lists, at, end, request, begin, page_R, HEAD_DIM, BLOCK_SIZE, SCALES,
+        UNIFORM, WINDOW, EARLY,
+    )  # fmt: skip
     meeting = meeting_place(k_ring.shape[1], HEAD_DIM)
     first = (request, request.to(gl.int64), begin, begin)
     last = first
@@ -445,21 +440,21 @@ def walk(
         at = until
         begin = at
         request, seq_len, stop, base = onward(
-            at, end, request, seq_len, stop, base, lists[2], lists[3], UNIFORM, WINDOW,
-            k_ring.shape[1] * k_ring.shape[2],
-        )  # fmt: skip
+            at, end, request, seq_len, stop, base, lists[2], lists[3], UNIFORM, WINDOW, TILE
+        )
     return first, last
 
 
 @gluon.jit(do_not_specialize=["num_reqs", "table_stride"])
 def decode_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
-    sinks_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
+    sinks_ptr, slots_ptr, partial_ptr, stats_ptr, counter_ptr,
+    num_reqs, q_stride, table_stride, block_stride,
     NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, SCALE: gl.constexpr, WINDOW: gl.constexpr, SOFTCAP: gl.constexpr,
     SINKS: gl.constexpr, SCALES: gl.constexpr, UNIFORM: gl.constexpr, MIN_TILES: gl.constexpr,
-    KEYS: gl.constexpr, STAGES: gl.constexpr, BLOCK_G: gl.constexpr,
-    BLOCK_R: gl.constexpr, BLOCK_P: gl.constexpr, num_warps: gl.constexpr,
+    KEYS: gl.constexpr, STAGES: gl.constexpr, BLOCK_G: gl.constexpr, BLOCK_R: gl.constexpr,
+    BLOCK_P: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs).
 
@@ -467,6 +462,7 @@ def decode_attention(
         partial_ptr: [programs * 2, num_kv_heads, GROUP, HEAD_DIM] float32, scratch.
         stats_ptr: [programs * 2, num_kv_heads, GROUP, 2] float32, scratch.
         counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
+        slots_ptr: [num_reqs] int32, the slots that the step writes; read with EARLY alone.
         KEYS: Of a warp's tile.
     """
     kv_head = gl.program_id(0)
@@ -475,17 +471,21 @@ def decode_attention(
     scales = kv_head * (BLOCK_SIZE if SCALES == 2 else 0)
     planes = (k_ptr + plane, v_ptr + plane, k_scale_ptr + scales, v_scale_ptr + scales)
     lists = (table_ptr, table_stride, starts_ptr, seq_lens_ptr, block_stride)
-    hint(seq_lens_ptr, num_reqs)
-    hint(table_ptr, num_reqs * table_stride)
-    wait()
+    page_R = gl.full([1], 0, gl.int32, gl.BlockedLayout([1], [32], [num_warps], [0]))
+    if EARLY:
+        page_R = written(slots_ptr, num_reqs, BLOCK_SIZE, BLOCK_R)
+    else:
+        hint(seq_lens_ptr, num_reqs)
+        hint(table_ptr, num_reqs * table_stride)
+        wait()
     size, at, end, request, begin = shares(
         starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, num_warps * KEYS, MIN_TILES, BLOCK_R
     )
     if at < end:
         first, last = walk(
             out_ptr, q_ptr, sinks_ptr, partial_ptr, stats_ptr, rings, planes, lists, at, end,
-            request, begin, q_stride, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
-            SOFTCAP, SINKS, SCALES, UNIFORM,
+            request, begin, q_stride, page_R, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
+            SOFTCAP, SINKS, SCALES, UNIFORM, EARLY,
         )  # fmt: skip
         barrier()
         for i in range(2):
@@ -495,3 +495,5 @@ def decode_attention(
                     request, row, begin, stop, size, kv_head, out_ptr, partial_ptr, stats_ptr,
                     counter_ptr, NUM_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P,
                 )  # fmt: skip
+    elif EARLY:
+        wait()

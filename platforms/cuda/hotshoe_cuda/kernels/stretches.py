@@ -12,13 +12,34 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 BOTTOM = gl.constexpr(-1.0e30)
+LOG2E = gl.constexpr(1.4426950408889634)
 #: Stretches of the longest request.
 MAX_PIECES = gl.constexpr(32)
+
+
+@gluon.constexpr_function
+def requests(count, warps):
+    """Return how threads take numbers of requests. Every warp has all of them where they are few,
+    so that none waits for another."""
+    return gl.BlockedLayout([count // 32 if count <= 256 else 1], [32], [warps], [0])
 
 
 @gluon.jit
 def plus(a, b):
     return a + b
+
+
+@gluon.jit
+def hint(ptr, numel):
+    """Bring lines of integers nearer while earlier kernels still run; all programs share them."""
+    THREADS: gl.constexpr = 32 * gl.num_warps()
+    lane = gl.arange(0, THREADS, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    program = gl.program_id(1) * gl.num_programs(0) + gl.program_id(0)
+    line = (program * THREADS + lane) * 32
+    gl.inline_asm_elementwise(
+        "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
+        "=r,l,r", [(ptr + line).to(gl.int64), (line < numel).to(gl.int32)], gl.int32, False, 1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -46,10 +67,7 @@ def shares(
 
     Without UNIFORM, requests with another number of queries than one have no tiles.
     """
-    # Every warp has all of them where they are few, so that none waits for another.
-    PER: gl.constexpr = BLOCK_R // 32 if BLOCK_R <= 256 else 1
-    ALONG: gl.constexpr = gl.BlockedLayout([PER], [32], [gl.num_warps()], [0])
-    index_R = gl.arange(0, BLOCK_R, ALONG)
+    index_R = gl.arange(0, BLOCK_R, requests(BLOCK_R, gl.num_warps()))
     there_R = index_R < num_reqs
     seq_len_R = gl.load(seq_lens_ptr + index_R, mask=there_R, other=0)
     if not UNIFORM:
@@ -65,6 +83,23 @@ def shares(
     request = gl.sum((end_R <= at).to(gl.int32), 0)
     begin = gl.max(gl.where(end_R <= at, end_R, 0), 0)
     return size, at, gl.minimum(at + size, total), request, begin
+
+
+@gluon.jit
+def written(slots_ptr, num_reqs, BLOCK_SIZE: gl.constexpr, BLOCK_R: gl.constexpr):
+    """Return the pages [R] that a step of one query for each request writes to."""
+    index_R = gl.arange(0, BLOCK_R, requests(BLOCK_R, gl.num_warps()))
+    return gl.load(slots_ptr + index_R, mask=index_R < num_reqs, other=-BLOCK_SIZE) // BLOCK_SIZE
+
+
+@gluon.jit
+def meets(page_R, row_table_ptr, tile, pages, TILE: gl.constexpr, BLOCK_SIZE: gl.constexpr):
+    """Return which of some pages [R] a tile lies in, of a request that has so many pages."""
+    found_R = page_R < -1
+    for page in gl.static_range(max(1, TILE // BLOCK_SIZE)):
+        at = tile * TILE // BLOCK_SIZE + page
+        found_R |= page_R == gl.load(row_table_ptr + at, mask=at < pages, other=-2)
+    return found_R
 
 
 @gluon.jit
@@ -108,6 +143,38 @@ def onward(
         base = first_tile(seq_len, WINDOW, TILE) - at
         stop = at + tiles_of(seq_len, WINDOW, TILE)
     return request, seq_len, stop, base
+
+
+@gluon.jit
+def finish(
+    acc_GD, top_G, sum_G, whole, with_sink, request_row, piece, kv_head, out_ptr, sinks_ptr,
+    partial_ptr, stats_ptr,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, HEAD_DIM: gl.constexpr, SINKS: gl.constexpr,
+):  # fmt: skip
+    """Store a result, or a piece of one."""
+    head_G = gl.arange(0, acc_GD.shape[0], gl.SliceLayout(1, acc_GD.type.layout))
+    channel_D = gl.arange(0, acc_GD.shape[1], gl.SliceLayout(0, acc_GD.type.layout))
+    there_GD = (head_G < GROUP)[:, None] & (channel_D >= 0)[None, :]
+    # Where nothing was seen anything may have been multiplied by 0.
+    acc_GD = gl.where((sum_G > 0)[:, None], acc_GD, 0.0)
+    if SINKS and with_sink:
+        sink_G = gl.load(sinks_ptr + kv_head * GROUP + head_G, mask=head_G < GROUP, other=0.0)
+        new_top_G = gl.maximum(top_G, sink_G * LOG2E)
+        shrink_G = gl.exp2(top_G - new_top_G)
+        sum_G = sum_G * shrink_G + gl.exp2(sink_G * LOG2E - new_top_G)
+        acc_GD = acc_GD * shrink_G[:, None]
+        top_G = new_top_G
+    places_GD = head_G[:, None] * HEAD_DIM + channel_D[None, :]
+    if whole:
+        y_GD = acc_GD / gl.where(sum_G > 0, sum_G, 1.0)[:, None]
+        out_ptr += (request_row * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
+        gl.store(out_ptr + places_GD, y_GD.to(out_ptr.dtype.element_ty), mask=there_GD)
+    else:
+        first_row = (piece * (NUM_HEADS // GROUP) + kv_head) * GROUP
+        gl.store(partial_ptr + first_row * HEAD_DIM + places_GD, acc_GD, mask=there_GD)
+        stats_ptrs_G = stats_ptr + (first_row + head_G) * 2
+        gl.store(stats_ptrs_G, top_G, mask=head_G < GROUP)
+        gl.store(stats_ptrs_G + 1, sum_G, mask=head_G < GROUP)
 
 
 @gluon.constexpr_function

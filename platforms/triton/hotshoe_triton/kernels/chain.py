@@ -1,8 +1,9 @@
 """Lets a kernel begin while the one before it ends, so that small kernels in a row leave no gaps.
 
 With CHAINED every program lets the next kernel be launched, then waits for all the previous
-kernel's results. Whatever a kernel does before `wait` may touch nothing that other kernels write,
-and every program must wait: a kernel's end then means that all before it have ended too.
+kernel's results. Whatever a kernel does before `wait` may touch nothing that kernels of the chain
+write, and every program must wait: a kernel's end then means that all before it have ended too. A
+chain begins behind the last kernel that is not part of it, PyTorch's for example, which has ended.
 Source: CUDA C++ Programming Guide, programmatic dependent launch.
 """
 

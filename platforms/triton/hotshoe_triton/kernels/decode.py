@@ -13,8 +13,17 @@ Shape suffixes: R requests, P pieces of a request, G heads of one KV head; other
 import triton
 import triton.language as tl
 
-from hotshoe_triton.kernels.attention import BOTTOM, absorb, fresh, of_head, result, slopes_of
-from hotshoe_triton.kernels.chain import wait
+from hotshoe_triton.kernels.attention import (
+    BOTTOM,
+    absorb,
+    fresh,
+    of_head,
+    pages_of,
+    result,
+    row_offsets,
+    slopes_of,
+)
+from hotshoe_triton.kernels.chain import ask_for, wait
 
 
 @triton.jit
@@ -132,6 +141,25 @@ def locate(at, end_R, seq_lens_ptr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr)
 
 
 @triton.jit
+def ask_for_tile(
+    at, end, end_R, seq_lens_ptr, table_ptr, table_stride, k_ptr, v_ptr, block_stride,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Bring a tile of the list nearer while earlier kernels still run, in lines of 128 bytes."""
+    LINE: tl.constexpr = 128 * 8 // k_ptr.dtype.element_ty.primitive_bitwidth
+    if at < end:
+        request, seq_len, low, begin, _stop = locate(at, end_R, seq_lens_ptr, WINDOW, BLOCK_N)
+        row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
+        tile = at - begin + low
+        pages = pages_of(row_table_ptr, tile, seq_len, BLOCK_N, BLOCK_SIZE)
+        rows_N = row_offsets(pages, tile, block_stride, BLOCK_N, BLOCK_SIZE, HEAD_DIM)
+        for channel in tl.static_range(0, HEAD_DIM, LINE):
+            ask_for(k_ptr + rows_N + channel, CHAINED)
+            ask_for(v_ptr + rows_N + channel, CHAINED)
+
+
+@triton.jit
 def deliver_piece(
     out_ptr, partial_ptr, stats_ptr, cell_ptr, acc_MD, top_M, sum_M, kv_head, slot, first, last,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -167,10 +195,11 @@ def decode_attention(
     UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr,
     BLOCK_P: tl.constexpr, SCALES: tl.constexpr, SLOPE: tl.constexpr, SLOPE_HEADS: tl.constexpr,
-    SLOPE_FIRST: tl.constexpr, SLOPE_FACTOR: tl.constexpr, CHAINED: tl.constexpr,
+    SLOPE_FIRST: tl.constexpr, SLOPE_FACTOR: tl.constexpr, EARLY: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE. Where there is little to
-    read, only as many programs work as get MIN_TILES each.
+    read, only as many programs work as get MIN_TILES each. EARLY: none in front writes lengths.
 
     Args:
         partial_ptr: [programs * 2, num_kv_heads, GROUP, HEAD_DIM] float32, scratch.
@@ -178,7 +207,7 @@ def decode_attention(
         counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
     """
     NUM_KV_HEADS: tl.constexpr = NUM_HEADS // GROUP
-    wait(CHAINED)
+    wait(CHAINED and not EARLY)
     kv_head, program = tl.program_id(0), tl.program_id(1)
     end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R)
     at, end, total, programs = share(end_R, program, ALONE, MIN_TILES, BLOCK_R)
@@ -189,18 +218,18 @@ def decode_attention(
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = of_head(
         k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
     )
+    ask_for_tile(at, end, end_R, seq_lens_ptr, table_ptr, table_stride, k_ptr, v_ptr, block_stride,
+                 HEAD_DIM, BLOCK_SIZE, WINDOW, BLOCK_N, CHAINED and EARLY)  # fmt: skip
+    wait(CHAINED and EARLY)
     while at < end:
         request, seq_len, low, begin, stop = locate(at, end_R, seq_lens_ptr, WINDOW, BLOCK_N)
         until = tl.minimum(stop, end)
-        token = request.to(tl.int64)
-        if not UNIFORM:
-            token = tl.load(starts_ptr + request).to(tl.int64)
-        q_offsets_MD = token * q_stride + head_M[:, None] * HEAD_DIM + channel_D[None, :]
-        q_MD = tl.load(q_ptr + q_offsets_MD, mask=there_MD, other=0.0)
+        token = request.to(tl.int64) if UNIFORM else tl.load(starts_ptr + request).to(tl.int64)
+        q_ptrs_MD = q_ptr + token * q_stride + head_M[:, None] * HEAD_DIM + channel_D[None, :]
+        q_MD = tl.load(q_ptrs_MD, mask=there_MD, other=0.0)
         acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, row_M < GROUP, at == begin, SINKS, BLOCK_D)
-        position_M = tl.full([BLOCK_M], 0, tl.int32) + (seq_len - 1)
-        row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
-        first = at - begin + low
+        position_M = row_M * 0 + (seq_len - 1)
+        row_table_ptr, first = table_ptr + request.to(tl.int64) * table_stride, at - begin + low
         acc_MD, top_M, sum_M = absorb(
             acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr,
             v_scale_ptr, row_table_ptr, first, first + until - at, seq_len, block_stride, True,
@@ -208,9 +237,8 @@ def decode_attention(
         )  # fmt: skip
         row_ptr = out_ptr + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         if (at == begin) & (until == stop):
-            out_MD = result(acc_MD, sum_M).to(q_MD.dtype)
-            offsets_MD = row_M[:, None] * HEAD_DIM + channel_D[None, :]
-            tl.store(row_ptr + offsets_MD, out_MD, mask=there_MD)
+            out_ptrs_MD = row_ptr + row_M[:, None] * HEAD_DIM + channel_D[None, :]
+            tl.store(out_ptrs_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
         else:
             deliver_piece(
                 row_ptr, partial_ptr, stats_ptr, counter_ptr + request * NUM_KV_HEADS + kv_head,

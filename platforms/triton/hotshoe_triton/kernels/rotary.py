@@ -122,10 +122,19 @@ def load_heads(qkv_ptr, head_H, there_H, at_C, there_C, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def turned(a_HP, b_HP, row_ptr, pair_P, there_P, is_v_H, HALF: tl.constexpr):
-    """Return the pairs rotated by a row of the table, those of v heads as they are."""
-    cos_P = tl.load(row_ptr + pair_P, mask=there_P, other=0.0)[None, :]
-    sin_P = tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)[None, :]
+def angles(cos_sin_ptr, position_ptr, HALF: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Return pairs, which of them there are, and the cosines and sines of a token's position."""
+    pair_P = tl.arange(0, BLOCK_P)
+    there_P = pair_P < HALF
+    row_ptr = cos_sin_ptr + tl.load(position_ptr).to(tl.int64) * (2 * HALF)
+    cos_P = tl.load(row_ptr + pair_P, mask=there_P, other=0.0)
+    return pair_P, there_P, cos_P, tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)
+
+
+@triton.jit
+def turned(a_HP, b_HP, cos_P, sin_P, is_v_H):
+    """Return the pairs rotated, those of v heads as they are."""
+    cos_P, sin_P = cos_P[None, :], sin_P[None, :]
     turned_a_HP = tl.where(is_v_H[:, None], a_HP, a_HP * cos_P - b_HP * sin_P)
     turned_b_HP = tl.where(is_v_H[:, None], b_HP, b_HP * cos_P + a_HP * sin_P)
     return turned_a_HP, turned_b_HP
@@ -150,17 +159,18 @@ def rotary_and_cache(
     is_q_H, is_v_H = head_H < NUM_HEADS, head_H >= NUM_HEADS + NUM_KV_HEADS
     dtype: tl.constexpr = qkv_ptr.dtype.element_ty
     qkv_ptr += token * qkv_stride
-    wait(CHAINED)
+    # No kernel of a chain writes slots, positions or angles.
     write, at, scale_at = places(slots_ptr + token, block_stride, HEAD_DIM, BLOCK_SIZE)
     k_ptr, v_ptr = k_ptr + at, v_ptr + at
+    if HALF > 0:
+        pair_P, there_P, cos_P, sin_P = angles(cos_sin_ptr, positions_ptr + token, HALF, BLOCK_P)
+    wait(CHAINED)
     squares_H = tl.zeros([BLOCK_H], tl.float32)
     if ROTARY_DIM < HEAD_DIM:
         channel_C = ROTARY_DIM + tl.arange(0, BLOCK_C)
         there_C = channel_C < HEAD_DIM
         rest_HC, squares_H = load_heads(qkv_ptr, head_H, there_H, channel_C, there_C, HEAD_DIM)
     if HALF > 0:
-        pair_P = tl.arange(0, BLOCK_P)
-        there_P = pair_P < HALF
         a_P, b_P = pair_P, pair_P + HALF
         if INTERLEAVED:
             a_P, b_P = 2 * pair_P, 2 * pair_P + 1
@@ -179,8 +189,7 @@ def rotary_and_cache(
         if NORM:
             a_HP, b_HP = normed_pairs(a_HP, b_HP, a_P, b_P, inverse_H, q_weight_ptr, k_weight_ptr,
                                       there_P, is_q_H, is_v_H, OFFSET, dtype)  # fmt: skip
-        row_ptr = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM
-        a_HP, b_HP = turned(a_HP, b_HP, row_ptr, pair_P, there_P, is_v_H, HALF)
+        a_HP, b_HP = turned(a_HP, b_HP, cos_P, sin_P, is_v_H)
         largest_H = larger(larger(largest_H, a_HP, dtype, SCALES), b_HP, dtype, SCALES)
 
     scale_H = scales_of(largest_H, head_H, is_v_H, k_scale_ptr, v_scale_ptr, scale_at, write,
