@@ -7,6 +7,7 @@ What a model leaves open is as it stands beside `models`, for all of them.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,9 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import CheckpointError, ConfigError, UserError
 from hotshoe.suggest import did_you_mean
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.vllm_drafts import meant
+
+_log = logging.getLogger(__name__)
 
 #: Fields of `ServerConfig` that may differ between models.
 OF_A_MODEL = (
@@ -94,6 +98,8 @@ def plan_of(name: str, own: Any, engine: EngineConfig, config: ServerConfig) -> 
     for key in values:
         if key not in known:
             raise ConfigError(f"{place}: unknown option {key}{did_you_mean(key, known)}")
+    if "speculative_config" in values:
+        values["speculative_config"] = _drafts(values["speculative_config"])
     values = {key: as_flag(key, value, CLASSES) for key, value in values.items()}
     of_server = {key: values.pop(key) for key in OF_A_MODEL if key in values}
     try:
@@ -105,6 +111,14 @@ def plan_of(name: str, own: Any, engine: EngineConfig, config: ServerConfig) -> 
         raise ConfigError(f"{place}: {error}") from None
     except TypeError:
         raise ConfigError(f"{place}: served_model_name must be a list of names") from None
+
+
+def _drafts(value: Any) -> Any:
+    """Return drafts by the names that they have here, also where they have vLLM's."""
+    if not isinstance(value, (str, Mapping)):
+        return value
+    found = meant(value if isinstance(value, str) else json.dumps(value, default=str), _log.warning)
+    return found if isinstance(value, str) else json.loads(found)
 
 
 def that_sleeps(engine: EngineConfig, config: ServerConfig) -> EngineConfig:

@@ -36,6 +36,13 @@ def test_models_beside_it_have_their_own_options() -> None:
     assert parsers == ["hermes", "none", "hermes"]
 
 
+@pytest.mark.parametrize("given", ["mimo_mtp", {"method": "mimo_mtp", "max_model_len": 9}])
+def test_drafts_of_one_model_may_have_names_of_vllm(given: object, caplog) -> None:
+    _, second = plans(models={"two": {"model": "demo", "speculative_config": given}})
+    assert second.engine.speculative_config == {"method": "mtp"}
+    assert ("max_model_len of vLLM has no effect" in caplog.text) == isinstance(given, dict)
+
+
 def test_without_a_model_of_its_own_the_server_has_those_by_name() -> None:
     assert [p.names for p in plans(False, models={"two": "demo"})] == [["two"]]
     assert [p.names for p in plans(False)] == [["demo"]]
