@@ -15,9 +15,10 @@ from hotshoe.slots import AttentionMetadata, RgLruSpec, RgLruWeights, Verdict, w
 from hotshoe_triton.device import chaining, judge, next_power_of_2
 from hotshoe_triton.states import Convolution
 
-#: Tokens of a tile of a prompt, and channels that a program takes of one token and of such tiles.
-TOKENS = 16
-STEP_CHANNELS, PROMPT_CHANNELS = 256, 32
+#: Tokens of a tile of a prompt, where blocks of the cache are whole tiles; and channels that a
+#: program takes of one token and of such tiles.
+TOKENS = (32, 16, 4)
+STEP_CHANNELS, PROMPT_CHANNELS = 256, 16
 
 
 def supports(spec: RgLruSpec, facts: DeviceFacts) -> Verdict:
@@ -50,6 +51,7 @@ class RgLru:
             "BLOCK_SIZE": spec.block_size,
             "SINGLE": spec.checkpoints == "none",
         } | chaining(facts)
+        fitting = (n for n in TOKENS if spec.block_size % n == 0)
         most = next_power_of_2(spec.inner_size)
         self._step = common | {
             "ALL": False,
@@ -59,9 +61,9 @@ class RgLru:
         }
         self._prompt = common | {
             "ALL": spec.checkpoints == "all",
-            "BLOCK_T": TOKENS if spec.block_size % TOKENS == 0 else 4,
+            "BLOCK_T": next(fitting) if spec.checkpoints == "all" else TOKENS[0],
             "BLOCK_C": min(most, PROMPT_CHANNELS),
-            "num_warps": 1,
+            "num_warps": 4,
         }
 
     def __call__(
