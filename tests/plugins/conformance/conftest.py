@@ -44,7 +44,7 @@ def run() -> Callable[..., Iterator[Outcome]]:
         candidate = Candidate(slot, "mine", fields.pop("supports", unquantized), build, **fields)
         suite = SUITES[slot]
         num_fixed = len(suite.grid(()))
-        for case in cases(suite, (), seed, NUM_RANDOM):
+        for case in cases(suite, (), seed, range(num_fixed + NUM_RANDOM)):
             if not (case.setup.quick or case.index >= num_fixed):
                 continue
             problem = case.problem(suite)
