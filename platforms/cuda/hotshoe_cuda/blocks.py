@@ -1,14 +1,14 @@
 """Candidate `streaming_blocks` of slot `linear`: 8-bit floats with scales by block, on sm_90.
 
-Few rows have kernel `streamed_blocks`, more `many_blocks`, and still more cuBLAS, which has such
-products since CUDA 12.9. Weights whose parts share a block, and rows of other lengths, go through
-the portable kernel.
+Few rows have kernel `streamed_blocks`, those that steps record and long prompts `many_blocks`, and
+what lies between cuBLAS, which has such products since CUDA 12.9 and takes less of the host.
+Weights whose parts share a block, and rows of other lengths, go through the portable kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +22,33 @@ from hotshoe_triton.tuning import LinearConfig
 
 #: Of x and of results.
 DTYPES = ("bfloat16", "float16")
-#: The most rows of x that share a configuration. More go to `many_blocks`, then to cuBLAS.
-FEW, MANY = (4, 16, 32), 512
+#: The most rows of x that share a configuration of `streamed_blocks`.
+FEW = (4, 16, 32)
 #: Output features, warps and stages of several rows: of small weights, and of large ones.
 TILINGS = {16: ((64, 4, 3), (128, 8, 3)), 32: ((64, 4, 4), (64, 4, 2))}
 #: The copy engine reads 16 bytes of scales at a time, as cuBLAS does, and so wide rows of results.
 SCALES, OUTPUTS = 4, 16
+
+
+class Tiling(NamedTuple):
+    """How `many_blocks` divides its work.
+
+    Attributes:
+        outputs: Of a tile, 128 or 256.
+        stages: Tiles of a ring.
+        group: Tiles of rows whose programs run together.
+        early: Whether programs come while the kernel in front still runs.
+    """
+
+    outputs: int
+    stages: int
+    group: int
+    early: bool
+
+
+#: Up to so many rows have the first tiling, and from so many rows on the second.
+SOME, MANY = 512, 4096
+NARROW, WIDE = Tiling(128, 5, 8, True), Tiling(256, 4, 16, False)
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -96,7 +117,7 @@ class Linear(blocks.Linear):
         if rows <= FEW[-1] or self._height != blocks.HEIGHT or not self._fits:
             return super().__call__(x)
         values, scale = self._quantized(x, -(-rows // SCALES) * SCALES)
-        if rows <= MANY or self._y_dtype != torch.bfloat16:
+        if rows <= SOME or rows >= MANY or self._y_dtype != torch.bfloat16:
             return self._multiply_many(values, scale)[:rows]
         scales = scale.T, self._by_row.T
         y = torch._scaled_mm(values, self._weight.t(), *scales, out_dtype=torch.bfloat16)[:rows]
@@ -130,17 +151,18 @@ class Linear(blocks.Linear):
 
         y = torch.empty((len(values), self._n), dtype=self._y_dtype, device=values.device)
         rows, n = y.shape
-        split = parts(rows, n, self._blocks, self._facts)
-        units = -(-rows // blocks.HEIGHT) * -(-n // blocks.HEIGHT) * split
+        outputs, stages, group, early = WIDE if rows >= MANY else NARROW
+        split = parts(rows, n, self._blocks, self._facts) if outputs == blocks.HEIGHT else 1
+        units = -(-rows // blocks.HEIGHT) * -(-n // outputs) * split
         cells = units * blocks.HEIGHT**2 if split > 1 else 0
         partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
         many_blocks[(min(self._facts.compute_units, units),)](
             self._tiles(y, 64, blocks.HEIGHT), self._tiles(values, 64, blocks.WIDTH),
-            self._tiles(self._weight, blocks.HEIGHT, blocks.WIDTH),
+            self._tiles(self._weight, outputs, blocks.WIDTH),
             y if self._bias is None else self._bias, self._by_row,
             self._tiles(scale.view(-1), blocks.HEIGHT), partial, self._counters, rows, n,
-            self._blocks, split, units, BIAS=self._bias is not None, SPLIT=split > 1, STAGES=5,
-            num_warps=4, launch_pdl=True,
+            self._blocks, split, units, BIAS=self._bias is not None, SPLIT=split > 1,
+            GROUP_M=group, STAGES=stages, num_warps=4, launch_pdl=early,
         )  # fmt: skip
         return y
 

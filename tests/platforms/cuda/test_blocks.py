@@ -43,9 +43,9 @@ class StandIns:
     """Take launches of the kernels and calls of cuBLAS, and compute what they ask for."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.rows: list[int] = []
-        self.many: list[int] = []
         self.library: list[int] = []
+        self.rows: list[int] = []
+        self.many: list[tuple[int, int]] = []
         patch.setattr(kernels, "streamed_blocks", Launched(self.launch))
         patch.setattr(of_many, "many_blocks", Launched(self.launch_many))
         patch.setattr(torch, "_scaled_mm", self.scaled_mm)
@@ -72,16 +72,17 @@ class StandIns:
         width: int, split: int, units: int, **constants: Any,
     ) -> None:  # fmt: skip
         y, x = y_desc.base, x_desc.base
-        tiles = -(-num_rows // 128) * -(-n // 128)
+        outputs = w_desc.block_shape[0]
+        tiles = -(-num_rows // 128) * -(-n // outputs)
         assert y.shape == (num_rows, n) and len(x) == num_rows and not num_rows % 4
         assert units == tiles * split and grid == (min(132, units),) and not width % (4 * split)
         assert split == 1 or partial.numel() == units * 128 * 128
         assert split == 1 or (len(counters) >= 2 * tiles and not counters.any())
-        assert constants["SPLIT"] == (split > 1)
+        assert constants["SPLIT"] == (split > 1) and (split == 1 or outputs == 128)
         y.copy_(scaled(x, w_desc.base, x_scale.base.view(width, num_rows).T, w_scale))
         if constants["BIAS"]:
             y.add_(bias)
-        self.many.append(num_rows)
+        self.many.append((num_rows, outputs))
 
     def scaled_mm(
         self, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, *, out_dtype: torch.dtype
@@ -127,16 +128,17 @@ def check(
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_few_rows_are_launched_then_more_and_many_go_to_the_library(
+def test_rows_choose_their_kernel(
     monkeypatch: pytest.MonkeyPatch, bias: bool, dtype: str, rng: torch.Generator
 ) -> None:
     stand_ins = StandIns(monkeypatch)
-    monkeypatch.setattr(blocks, "MANY", 36)
-    check(replace(SPEC, bias=bias, dtype=dtype), HERE, rng, sizes=(128, 80))
+    monkeypatch.setattr(blocks, "SOME", 33)
+    monkeypatch.setattr(blocks, "MANY", 41)
+    check(replace(SPEC, bias=bias, dtype=dtype), HERE, rng, (41,), sizes=(128, 80))
     assert stand_ins.rows == [1, 1, 2, 2, 17, 17]
-    many = dtype == "float16"  # cuBLAS has no such results
-    assert stand_ins.many == [36, 36, *([40, 40] if many else [])]
-    assert stand_ins.library == ([] if many else [40, 40])
+    between = [(40, 128), (40, 128)] if dtype == "float16" else []  # cuBLAS has no such results
+    assert stand_ins.many == [(36, 128), (36, 128), *between, (44, 256), (44, 256)]
+    assert stand_ins.library == ([] if between else [40, 40])
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def compile_streamed() -> None:
 
     facts = DeviceFacts("cuda", "meta", "", "sm_90", 1 << 30, 132)
     x = QuantSpec("fp8_e4m3", "group", 128, dynamic=True)
-    for n, k, counts in ((28672, 4096, (1, 16, 32, 64)), (4096, 14336, (1, 16, 64))):
+    for n, k, counts in ((28672, 4096, (1, 16, 32, 4096)), (4096, 14336, (1, 64))):
         operation = Linear(LinearSpec(k, n, "bfloat16", weight=WEIGHT, activation=x), facts)
         weight = torch.empty(n, k, dtype=torch.float8_e4m3fn, device="meta")
         scale = torch.empty(n // 128, k // 128, device="meta")
@@ -228,6 +230,7 @@ def compile_streamed() -> None:
             assert usage(ARCHS["sm_90"], compiled)[1] == 0, "registers are spilled"
 
 
+@pytest.mark.parametrize("many", [33, 1024])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("n", "k", "sizes"),
@@ -240,7 +243,11 @@ def compile_streamed() -> None:
         (400, 7168, (256, 144)),
     ],
 )
-def test_products(hopper, rng, dtype: str, n: int, k: int, sizes: tuple[int, ...]) -> None:  # noqa: F811
+def test_products(
+    hopper: DeviceFacts, rng: torch.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str,  # noqa: F811
+    n: int, k: int, sizes: tuple[int, ...], many: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(blocks, "MANY", many)
     spec = replace(SPEC, dtype=dtype, in_features=k, out_features=n)
     check(spec, hopper, rng, (32, 300), sizes=sizes)
     check(replace(spec, bias=True), hopper, rng, (32, 300), sizes=sizes)
