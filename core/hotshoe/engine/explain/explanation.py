@@ -29,7 +29,6 @@ from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.foreign import ForeignError, foreign
-from hotshoe.layers import AdapterTable
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
 from hotshoe.plugins import PluginManager
@@ -51,7 +50,7 @@ from hotshoe.slots.sizes import TYPE_BITS
 from hotshoe.types import CacheLayout
 
 if TYPE_CHECKING:
-    from hotshoe.layers import BuildContext
+    from hotshoe.layers import AdapterTable, BuildContext
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
