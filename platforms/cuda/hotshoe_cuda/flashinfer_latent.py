@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,9 +100,7 @@ class MlaAttention(latent.MlaAttention):
             return super()._attend(q, wide, cache, step)
         return self._run(step.wrapper, q, wide, cache)
 
-    def _run(self, wrapper: object, q: Tensor, wide: Tensor, cache: Tensor) -> Tensor:
+    def _run(self, wrapper: Any, q: Tensor, wide: Tensor, cache: Tensor) -> Tensor:
         nope, size = self._spec.nope_dim, self._spec.latent_dim
-        mixed: Tensor = wrapper.run(  # type: ignore[attr-defined]
-            wide, q[..., nope:], cache[..., :size], cache[..., size:]
-        )
+        mixed: Tensor = wrapper.run(wide, q[..., nope:], cache[..., :size], cache[..., size:])
         return mixed
