@@ -2499,14 +2499,17 @@ VARIANTS += [
         "Zamba2",
         {
             **ZAMBA,
+            # With adapters further layers make more of rounding than a comparison can bear.
+            "num_hidden_layers": 3,
+            "layers_block_type": ["hybrid", "mamba", "hybrid"],
             "mamba_ngroups": 2,
-            "num_mem_blocks": 2,
             "use_shared_attention_adapter": True,
             "use_mem_rope": True,
         },
+        raw=True,
         undivided=True,
     ),
-    Variant("zamba2-one-block", "Zamba2", ZAMBA, raw=True, undivided=True),
+    Variant("zamba2-two-blocks", "Zamba2", {**ZAMBA, "num_mem_blocks": 2}, undivided=True),
 ]
 VARIANTS += [Variant("bitnet", "BitNet", {"attention_bias": True, **TIED}, end_to_end=True)]
 VARIANTS += [
@@ -2731,7 +2734,9 @@ class Checkpoint:
         """Return the relative error [len(tokens)] that rounding alone may bring to each position.
 
         A norm of values that nearly cancel makes much of the last bit of each. Weights that
-        differ by a few such bits show the positions that do. At most 1 % is put down to that.
+        differ by a few such bits show the positions that do, by ten times and more. At most 1 % is
+        put down to that. Where they show 10 %, neither this position nor those behind it tell
+        anything: any error may come there.
         """
         before = self.logits(tokens)
         kept = [p.detach().clone() for p in self.model.parameters()]
@@ -2744,7 +2749,8 @@ class Checkpoint:
                 worst = torch.maximum(worst, change)
             for parameter, value in zip(self.model.parameters(), kept, strict=True):
                 parameter.copy_(value)
-        return (10 * worst.cummax(0).values).clamp(max=0.01)
+        error = 10 * worst.cummax(0).values
+        return error.clamp(max=0.01).masked_fill(error > 0.1, torch.inf)
 
 
 def _chosen(output: tuple[Tensor, ...]) -> Tensor:

@@ -13,6 +13,6 @@ def test_stages_do_not_divide_them(variants, checkpoints, stepper_class):
 
 
 def test_a_transformer_is_there_once(variants, checkpoints, stepper_class):
-    stepper = stepper_class(checkpoints.get(variants["zamba2"]).path, 64)
+    stepper = stepper_class(checkpoints.get(variants["zamba2-two-blocks"]).path, 64)
     names = [n for n in stepper.ctx.weights.expected if n.endswith("self_attn.o_proj.weight")]
     assert names == [f"model.layers.{i}.shared_transformer.self_attn.o_proj.weight" for i in (0, 1)]
