@@ -109,6 +109,9 @@ class WeightFormat(Protocol):
             layer where none but the reference takes the form, or matrices that are multiplied
             together have different ones, or ranks cannot cut them. The layer then asks for plain
             numbers.
+        join: Of a format that has one form for numbers of several. It is called with layers whose
+            matrices are multiplied together and have different forms. Where there is such a form,
+            `storage` gives them all that one from then on.
         survey: Of a format whose forms depend on which tensors a checkpoint has. It is called with
             their names, before a layer asks; not if there are none, as with random weights.
         decode: Of a format whose tensors have no shape that a layer could ask for. It maps a
@@ -122,6 +125,7 @@ class WeightFormat(Protocol):
     renames: Sequence[tuple[str, str]] = ()
     kv_scales: tuple[str, str] | None = None
     unpack: Callable[[str], None] | None = None
+    join: Callable[[Sequence[str]], None] | None = None
     survey: Callable[[Iterable[str]], None] | None = None
     decode: Callable[[TensorSource], TensorSource] | None = None
     same_names: bool = False
@@ -223,6 +227,9 @@ def stored_alike(
         CheckpointError: They are stored in different forms.
     """
     found = [format.storage(name, (size, in_features)) for name, size in parts]
+    if format.join is not None and any(stored != found[0] for stored in found):
+        format.join([name for name, _ in parts])
+        found = [format.storage(name, (size, in_features)) for name, size in parts]
     if any(stored != found[0] for stored in found):  # maybe some have a native form, and some not
         found = [stored and replace(stored, native=None) for stored in found]
     if any(stored != found[0] for stored in found):

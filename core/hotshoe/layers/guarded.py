@@ -34,6 +34,7 @@ class GuardedFormat(WrappedFormat):
         self.unpack = inner.unpack and guard(inner.unpack)
         self.decode = inner.decode and guard(inner.decode)
         self.survey = inner.survey and guard(inner.survey)
+        self.join = inner.join and guard(inner.join)
         self._plain: dict[str, tuple[QuantSpec, int]] = {}
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:

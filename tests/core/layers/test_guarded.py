@@ -40,6 +40,9 @@ class Mine(OnlineFormat):
     def unpack(self, layer):
         self.answers[layer] = "plain"
 
+    def join(self, layers):
+        self.answers["joined"] = layers
+
     def decode(self, source):
         raise KeyError(source)
 
@@ -60,6 +63,8 @@ def test_what_is_well_goes_through() -> None:
     assert isinstance(guarded, WeightFormat)
     guarded.unpack("layer")
     assert guarded._inner.answers["layer"] == "plain"
+    guarded.join(["layer", "other"])
+    assert guarded._inner.answers["joined"] == ["layer", "other"]
     assert guarded.kv_scales is None
 
 

@@ -1,13 +1,15 @@
 """How the matrices of a GGUF model may stay packed: as integers with scales by group.
 
-Every type of blocks is such a form, exactly. Where no kernel of the platform takes it, or matrices
-that are multiplied together have different ones, layers ask for plain numbers instead. A matrix
-whose rows are looked up as well, as a tied embedding is, has its blocks under a name of their own.
+Every type of blocks is such a form, exactly. Matrices that are multiplied together and have
+different ones get a form that holds the numbers of all. Where no kernel of the platform takes the
+form, layers ask for plain numbers instead. A matrix whose rows are looked up as well, as a tied
+embedding is, has its blocks under a name of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -61,12 +63,31 @@ class Packed(WeightFormat):
         self._kinds = {name: kind for name, kind in kinds.items() if kind in FORMS}
         self._plain = plain
         self._inputs: dict[str, int] = {}
+        self._joined: dict[str, tuple[QuantSpec, frozenset[str]]] = {}
         self.kept: set[str] = set()
 
     def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
         """Return the form of the type that the file has; None for plain numbers."""
-        kind = self._kinds.get(f"{layer}.weight")
-        return None if kind is None else Storage(FORMS[kind])
+        if f"{layer}.weight" not in self._kinds:
+            return None
+        return Storage(self._form_of(layer)[0])
+
+    def _form_of(self, layer: str) -> tuple[QuantSpec, frozenset[str]]:
+        """Return the form of a packed matrix, and the types that may have it."""
+        if layer in self._joined:
+            return self._joined[layer]
+        form = FORMS[self._kinds[f"{layer}.weight"]]
+        return form, frozenset(name for name, known in FORMS.items() if known == form)
+
+    def join(self, layers: Sequence[str]) -> None:
+        """Give layers one form that holds the numbers of all; none where types look alike."""
+        names = [f"{layer}.weight" for layer in layers]
+        kinds = frozenset(self._kinds[name] for name in names if name in self._kinds)
+        sizes = {_BY_NAME[kind].nbytes / _BY_NAME[kind].values for kind in kinds}
+        if all(name in self._kinds for name in names) and len(sizes) == len(kinds):
+            form = _widest([FORMS[kind] for kind in kinds])
+            if form is not None:
+                self._joined |= dict.fromkeys(layers, (form, kinds))
 
     def tensors(self, layer: str, shape: tuple[int, int], share: Share) -> Mapping[str, TensorSpec]:
         """Return the matrix as bytes: whole blocks of each row."""
@@ -96,9 +117,10 @@ class Packed(WeightFormat):
         self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
     ) -> Mapping[str, Sequence[Tensor]]:
         """Return integers, scales and zero points."""
-        form = FORMS[self._kinds[f"{layer}.weight"]]
+        form, kinds = self._form_of(layer)
         inputs, part = self._inputs[layer], self._part(layer)
-        parts = [_taken_apart(layer, rows, form, inputs) for rows in tensors[part]]
+        found = [(_kind_of(rows.shape[1], kinds, inputs), rows) for rows in tensors[part]]
+        parts = [_taken_apart(layer, rows, kind, form) for kind, rows in found]
         made = {name: pieces for name, pieces in tensors.items() if name != part}
         made |= {"weight": [q for q, _, _ in parts], "weight_scale": [d for _, d, _ in parts]}
         if not form.symmetric:
@@ -107,7 +129,7 @@ class Packed(WeightFormat):
 
 
 def _taken_apart(
-    layer: str, rows: Tensor, form: QuantSpec, inputs: int
+    layer: str, rows: Tensor, kind: BlockType, form: QuantSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return integers [n, inputs], scales and zero points [n, groups] of rows of blocks.
 
@@ -116,19 +138,41 @@ def _taken_apart(
     Raises:
         CheckpointError: Scales are not finite.
     """
-    kind = _kind_of(rows.shape[1], form, inputs)
     parts = PARTS[kind.name](rows.reshape(-1, kind.nbytes)).checked(layer)
-    q, d = parts.q.reshape(len(rows), inputs), parts.d.reshape(len(rows), -1)
-    if parts.m is None:
-        return q, d, torch.empty(0)
-    m = parts.m.reshape(d.shape)
-    constant = d == 0  # all numbers of the group are m
-    q = q.masked_fill(constant.repeat_interleave(inputs // d.shape[1], 1), 0)
-    d = d.masked_fill(constant, 1.0)
-    return q.to(torch.int8), d, -m / d
+    q, d = parts.q.reshape(len(rows), -1), parts.d.reshape(len(rows), -1)
+    zero = torch.empty(0)
+    if parts.m is not None:
+        m = parts.m.reshape(d.shape)
+        constant = d == 0  # all numbers of the group are m
+        q = q.masked_fill(constant.repeat_interleave(q.shape[1] // d.shape[1], 1), 0)
+        d = d.masked_fill(constant, 1.0)
+        zero = -m / d
+    elif not form.symmetric:
+        middle = 2 ** (_bits(form) - 1) if _bits(form) < 8 else 0
+        q, zero = q + middle, torch.full_like(d, middle)
+    finer = 1 if form.group_size is None else q.shape[1] // form.group_size // d.shape[1]
+    d, zero = (t.repeat_interleave(finer, 1) if t.numel() else t for t in (d, zero))
+    return q.to(torch.int8), d, zero
 
 
-def _kind_of(nbytes: int, form: QuantSpec, inputs: int) -> BlockType:
+def _kind_of(nbytes: int, kinds: Iterable[str], inputs: int) -> BlockType:
     """Return the type of rows with so many bytes, among those of one form: they all differ."""
-    kinds = (_BY_NAME[name] for name, known in FORMS.items() if known == form)
-    return next(kind for kind in kinds if inputs // kind.values * kind.nbytes == nbytes)
+    known = (_BY_NAME[name] for name in kinds)
+    return next(kind for kind in known if inputs // kind.values * kind.nbytes == nbytes)
+
+
+def _bits(form: QuantSpec) -> int:
+    """Return how many bits the integers of a form need."""
+    return form.bits or int(form.format.removeprefix("int"))
+
+
+def _widest(forms: Sequence[QuantSpec]) -> QuantSpec | None:
+    """Return the form of fewest bits that holds the numbers of all; None if some are no integers.
+
+    Groups of 16 are halves of groups of 32, with the same scale.
+    """
+    if not all(form.format.startswith("int") for form in forms):
+        return None
+    widest = max(forms, key=_bits)
+    sizes = [form.group_size for form in forms if form.group_size is not None]
+    return replace(widest, group_size=min(sizes), symmetric=all(form.symmetric for form in forms))

@@ -1,6 +1,7 @@
 """Packed matrices: canonical forms hold the same numbers, whole blocks go to each rank."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from tests.plugins.models.gguf.test_blocks import draw, oracle
 
 from hotshoe.engine.explain.fates import WeightFate, fates
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import BuildContext, Embedding, Linear, Logits, Matrix, Share
+from hotshoe.layers import BuildContext, Embedding, Linear, Logits, Matrix, Share, Storage
 from hotshoe.layers.matrix import MIXED
 from hotshoe.loader.checkpoint import feed
 from hotshoe.platform import DeviceFacts
@@ -52,6 +53,43 @@ def test_canonical_forms_hold_the_same_numbers(kind: str) -> None:
     held.load(kept)
     wanted = oracle(kind, data).reshape(ROWS, COLUMNS)
     np.testing.assert_allclose(held._dequantized().numpy(), wanted, rtol=2e-6, atol=2e-6)
+
+
+def of_one_size(kinds: tuple[str, str]) -> bool:
+    sizes = [BLOCKS[kind].nbytes / BLOCKS[kind].values for kind in kinds]
+    return kinds[0] != kinds[1] and sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("kinds", [*product(FORMS, repeat=2)])
+def test_forms_that_are_joined_hold_the_numbers_of_both(kinds: tuple[str, str]) -> None:
+    names, columns = ("a", "b"), 256
+    packed = Packed({f"{n}.weight": k for n, k in zip(names, kinds, strict=True)}, frozenset())
+    packed.join(names)
+    first, second = (packed.storage(name, (ROWS, columns)) for name in names)
+    assert first is not None
+    alone = FORMS[kinds[0]] == FORMS[kinds[1]]  # nothing is to be joined
+    if not alone and ("MXFP4" in kinds or of_one_size(kinds)):
+        assert first != second
+        return
+    assert first == second
+    pieces, wanted = [], []
+    for name, kind in zip(names, kinds, strict=True):
+        data = draw(kind, ROWS * columns // BLOCKS[kind].values)
+        data[:2] = 0
+        [spec] = packed.tensors(name, (ROWS, columns), whole(ROWS, columns)).values()
+        pieces += spec.keep(torch.from_numpy(data).view(ROWS, -1))
+        wanted.append(oracle(kind, data).reshape(ROWS, columns))
+    held = Reference(LinearSpec(columns, 2 * ROWS, "float32", weight=first.weight), FACTS)
+    held.load(packed.canonical("a", {"weight": pieces}))
+    found = held._dequantized().numpy()
+    np.testing.assert_allclose(found, np.concatenate(wanted), rtol=2e-6, atol=2e-6)
+
+
+def test_matrices_of_which_one_is_plain_are_not_joined() -> None:
+    packed = Packed({"a.weight": "Q4_0", "b.weight": "F16"}, frozenset())
+    packed.join(["a", "b"])
+    assert packed.storage("a", (4, 32)) == Storage(FORMS["Q4_0"])
+    assert packed.storage("b", (4, 32)) is None
 
 
 def test_ranks_get_whole_blocks() -> None:
@@ -111,7 +149,9 @@ def built(
     [
         (True, ("Q4_0", "Q4_0"), "int4 by group of 32"),
         (True, ("Q8_0", "Q5_0"), "int8 by group of 32"),
-        (True, ("Q8_0", "Q4_0"), "float32"),
+        (True, ("Q8_0", "Q4_0"), "int8 by group of 32"),
+        (True, ("Q4_1", "Q8_0"), "int8 by group of 32 with zero points"),
+        (True, ("F16", "Q4_0"), "float32"),
         (False, ("Q4_0", "Q4_0"), "float32"),
     ],
 )
