@@ -1,10 +1,11 @@
 """Writes a GGUF file of random weights: Qwen3's architecture, sizes of a config.json.
 
     python benchmarks/models/random_gguf.py benchmarks/models/qwen3-0.6b FILE.gguf
-        [--kind Q4_K] [--vocab-size 151936]
+        [--kind Q4_K_M] [--vocab-size 151936]
 
 Matrices are blocks of random bits with scales that keep weights small; the embedding, which is the
-output matrix too, is Q6_K, as llama.cpp makes it for these kinds. Needs the package gguf.
+output matrix too, is Q6_K, as llama.cpp makes it for these kinds. Q4_K_M is Q4_K, with Q6_K for v
+and down in half of the layers, as llama.cpp chooses them. Needs the package gguf.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ def blocks(rng: np.random.Generator, kind: str, rows: int, columns: int) -> np.n
     return made.reshape(rows, -1)
 
 
+def kind_of(kind: str, name: str, layer: int, num_layers: int) -> str:
+    """Return the type of one matrix; more bits go to the first and last layers, and each third."""
+    if kind != "Q4_K_M":
+        return kind
+    eighth = num_layers // 8
+    more = not eighth <= layer < 7 * num_layers // 8 or (layer - eighth) % 3 == 2
+    return "Q6_K" if more and name in ("attn_v", "ffn_down") else "Q4_K"
+
+
 def vocabulary(size: int) -> list[str]:
     """Return tokens that differ, among them those of the one merge that there is."""
     return ["t", "1", *(f"t{i}" for i in range(1, size - 1))]
@@ -54,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--kind", choices=["Q4_0", "Q4_K"], default="Q4_0")
+    parser.add_argument("--kind", choices=["Q4_0", "Q4_K", "Q4_K_M"], default="Q4_0")
     parser.add_argument("--vocab-size", type=int)
     args = parser.parse_args()
     config = json.loads((args.model / "config.json").read_text())
@@ -89,7 +99,8 @@ def main() -> None:
     add("token_embd", "Q6_K", vocab_size, sizes["hidden"])
     for i in range(layers):
         for name, (outputs, inputs) in MATRICES.items():
-            add(f"blk.{i}.{name}", args.kind, sizes[outputs], sizes[inputs])
+            kind = kind_of(args.kind, name, i, layers)
+            add(f"blk.{i}.{name}", kind, sizes[outputs], sizes[inputs])
         for name, size in NORMS.items():
             writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(sizes[size], np.float32))
     writer.add_tensor("output_norm.weight", np.ones(sizes["hidden"], np.float32))
