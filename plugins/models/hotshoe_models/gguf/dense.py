@@ -1,0 +1,111 @@
+"""What config.json would hold of dense architectures, from the metadata of their GGUF files.
+
+Source: the keys of ggml's gguf.md; the keys of transformers' configurations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotshoe_models.gguf.metadata import Metadata
+
+Values = dict[str, Any]
+
+#: Types of layers, by whether they attend within a window.
+LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}
+
+
+def rotation_of(meta: Metadata, head_dim: int) -> Values:
+    """Return what turns q and k: the base, and how it is stretched."""
+    rope: Values = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base", 10_000.0)}
+    rotated = meta.integer("rope.dimension_count", head_dim)
+    if rotated != head_dim:
+        rope["partial_rotary_factor"] = rotated / head_dim
+    original = meta.integer("rope.scaling.original_context_length", 0)
+    if original:
+        rope["original_max_position_embeddings"] = original
+    if factors := meta.floats("rope_freqs.weight"):
+        return {"rope_parameters": rope | _factors(factors, factors) | {"attention_factor": 1.0}}
+    long, short = (meta.floats(f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    if long and short:
+        if (scale := meta.number("rope.scaling.attn_factor", 0.0)) > 0:
+            rope["attention_factor"] = scale
+        return {"rope_parameters": rope | _factors(short, long)}
+    kind = meta.text("rope.scaling.type", "none")
+    factor = meta.number("rope.scaling.factor", meta.number("rope.scale_linear", 0.0))
+    if kind not in ("none", "linear", "yarn"):
+        raise meta.refuse(f"{meta.arch}.rope.scaling.type", "is not read; known: linear, yarn")
+    if factor in (0.0, 1.0):
+        return {"rope_parameters": rope}
+    kind = "linear" if kind == "none" else kind
+    return {"rope_parameters": rope | {"rope_type": kind, "factor": factor}}
+
+
+def _factors(short: list[float], long: list[float]) -> Values:
+    return {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+
+
+def windowed(meta: Metadata) -> Values:
+    window = meta.integer("attention.sliding_window", 0)
+    return {"sliding_window": window or None}
+
+
+def llama(meta: Metadata) -> Values:
+    """Mistral is called llama, too; where a file names a window, it is one."""
+    window = windowed(meta)["sliding_window"]
+    return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
+
+
+def phi3(meta: Metadata) -> Values:
+    original = meta.integer("rope.scaling.original_context_length", meta.integer("context_length"))
+    return {**windowed(meta), "original_max_position_embeddings": original}
+
+
+def granite(meta: Metadata) -> Values:
+    return {
+        "attention_multiplier": meta.number("attention.scale"),
+        "embedding_multiplier": meta.number("embedding_scale"),
+        "residual_multiplier": meta.number("residual_scale"),
+        "logits_scaling": meta.number("logit_scale"),
+    }
+
+
+def gemma(meta: Metadata, unlike: int) -> Values:
+    """Return the scale of scores, which files leave out, and the window.
+
+    Args:
+        unlike: The number of layers of the one size whose scale is not that of a head.
+    """
+    heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")
+    scalar: float = meta.integer("attention.key_length", hidden // heads)
+    if meta.integer("block_count") == unlike:
+        scalar = hidden // heads
+    if scale := meta.number("attention.scale", 0.0):
+        scalar = scale**-2
+    return {**windowed(meta), "query_pre_attn_scalar": scalar}
+
+
+def gemma2(meta: Metadata) -> Values:
+    return {
+        **gemma(meta, unlike=46),
+        "attn_logit_softcapping": meta.number("attn_logit_softcapping", 0.0) or None,
+        "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
+    }
+
+
+def gemma3(meta: Metadata) -> Values:
+    """Full layers turn by the file's base and scaling, sliding ones by a base of their own."""
+    pattern = meta.get("attention.sliding_window_pattern", 6)
+    layers: Values = {"sliding_window_pattern": pattern}
+    if isinstance(pattern, list):
+        layers = {"layer_types": [LAYER_TYPES[bool(slides)] for slides in pattern]}
+    rope = rotation_of(meta, meta.integer("attention.key_length"))["rope_parameters"]
+    if meta.get("rope.freq_base") is None:
+        rope["rope_theta"] = 1_000_000.0
+    local = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base_swa", 10_000.0)}
+    return {
+        **gemma(meta, unlike=62),
+        **layers,
+        "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
+        "rope_parameters": {"full_attention": rope, "sliding_attention": local},
+    }

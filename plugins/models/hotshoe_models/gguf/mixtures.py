@@ -1,0 +1,182 @@
+"""What config.json would hold of mixtures of experts, from the metadata of their GGUF files.
+
+Source: the keys of ggml's gguf.md; the keys of transformers' configurations.
+"""
+
+from __future__ import annotations
+
+from hotshoe_models.gguf.dense import Values, granite, rotation_of, windowed
+from hotshoe_models.gguf.metadata import Metadata
+from hotshoe_models.gguf.names import STACK
+
+#: What files call routers, by how they score experts.
+SOFTMAX, SIGMOID = 1, 2
+
+
+def experts(meta: Metadata) -> Values:
+    """Return how many experts there are; most families that renormalize do not ask the file.
+
+    Raises:
+        CheckpointError: Tensors hold other numbers of them, or there are none.
+    """
+    count, chosen = meta.integer("expert_count"), meta.integer("expert_used_count")
+    stacks = [info.shape[0] for name, info in meta.tensors.items() if name.endswith(STACK)]
+    if {*stacks} != {count}:
+        raise meta.refuse(f"{meta.arch}.expert_count", "but tensors of experts hold another number")
+    return {
+        "num_experts": count,
+        "num_experts_per_tok": chosen,
+        "norm_topk_prob": meta.flag(f"{meta.arch}.expert_weights_norm", False),
+    }
+
+
+def mixtral(meta: Metadata) -> Values:
+    return {**windowed(meta), **experts(meta)}
+
+
+def qwen2_moe(meta: Metadata) -> Values:
+    return {
+        **experts(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": meta.integer("expert_shared_feed_forward_length"),
+        "qkv_bias": "blk.0.attn_q.bias" in meta.tensors,
+    }
+
+
+def qwen3_moe(meta: Metadata) -> Values:
+    return {
+        **experts(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": meta.flag(f"{meta.arch}.expert_weights_norm", True),
+    }
+
+
+def granite_moe(meta: Metadata) -> Values:
+    shared = meta.integer("expert_shared_feed_forward_length", 0)
+    return {
+        **granite(meta),
+        **experts(meta),
+        "shared_intermediate_size": shared,
+        "experts_by_name": True,
+    }
+
+
+def llama4(meta: Metadata) -> Values:
+    """Files leave out what is the same in all, and that 128 experts go without norms of q and k."""
+    chunk = meta.integer("attention.sliding_window", 8192)
+    if chunk == 0:
+        raise meta.refuse("llama4.attention.sliding_window", "attends within chunks")
+    found = experts(meta)
+    return {
+        **found,
+        "intermediate_size": meta.integer("expert_feed_forward_length"),
+        "intermediate_size_mlp": meta.integer("feed_forward_length"),
+        "interleave_moe_layer_step": meta.integer("interleave_moe_layer_step", 1),
+        "use_qk_norm": found["num_experts"] != 128,
+        "attention_chunk_size": chunk,
+        "experts_by_name": True,
+    }
+
+
+def gpt_oss(meta: Metadata) -> Values:
+    """The trained rotation is stretched without rounding, which files do not say."""
+    rope = rotation_of(meta, meta.integer("attention.key_length"))["rope_parameters"]
+    return {
+        **windowed(meta),
+        **experts(meta),
+        "intermediate_size": meta.integer("expert_feed_forward_length"),
+        "rope_parameters": rope | {"truncate": False},
+        "experts_by_name": True,
+    }
+
+
+def routed(meta: Metadata, scoring: int = SIGMOID) -> Values:
+    """Return experts of a router in DeepSeek's manner, behind layers without any.
+
+    Raises:
+        CheckpointError: It scores otherwise.
+    """
+    if meta.integer("expert_gating_func", scoring) != scoring:
+        raise meta.refuse(f"{meta.arch}.expert_gating_func", f"is read as {SIGMOID}, a sigmoid")
+    return {
+        **experts(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "n_shared_experts": meta.integer("expert_shared_count", 0),
+        "first_k_dense_replace": meta.integer("leading_dense_block_count", 0),
+        "n_group": meta.integer("expert_group_count", 1),
+        "topk_group": meta.integer("expert_group_used_count", 1),
+        "routed_scaling_factor": meta.number("expert_weights_scale", 1.0),
+    }
+
+
+def glm_moe(meta: Metadata) -> Values:
+    further = meta.integer("nextn_predict_layers", 0)
+    head_dim = meta.integer("attention.key_length")
+    return {
+        **routed(meta),
+        "num_hidden_layers": meta.integer("block_count") - further,
+        "num_nextn_predict_layers": further,
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in meta.tensors,
+        "partial_rotary_factor": meta.integer("rope.dimension_count", head_dim) / head_dim,
+    }
+
+
+def deepseek(meta: Metadata) -> Values:
+    """Version 2 has a router of softmax, version 3 one of sigmoids.
+
+    Newer files tell sizes of latents as if these were one head's keys and values.
+    """
+    rope_dim = meta.integer("rope.dimension_count")
+    keys, values = (
+        meta.integer(f"attention.{part}_length_mla", meta.integer(f"attention.{part}_length"))
+        for part in ("key", "value")
+    )
+    rope = rotation_of(meta, rope_dim)["rope_parameters"]
+    if temperature := meta.number("rope.scaling.yarn_log_multiplier", 0.0):
+        rope |= {"mscale": 10 * temperature, "mscale_all_dim": 10 * temperature}
+    found = {
+        "num_key_value_heads": meta.integer("attention.head_count"),
+        "head_dim": rope_dim,
+        "q_lora_rank": meta.integer("attention.q_lora_rank", 0) or None,
+        "kv_lora_rank": meta.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": keys - rope_dim,
+        "qk_rope_head_dim": rope_dim,
+        "v_head_dim": values,
+        "rope_parameters": rope,
+        "num_nextn_predict_layers": 0,
+    }
+    if meta.integer("expert_gating_func", SOFTMAX) != SOFTMAX:
+        return {**found, **routed(meta)}
+    groups = meta.integer("expert_group_count", 1)
+    method = "greedy" if groups == 1 else "group_limited_greedy"
+    version2 = {"architectures": ["DeepseekV2ForCausalLM"], "topk_method": method}
+    return {**found, **routed(meta, SOFTMAX), **version2}
+
+
+def dots(meta: Metadata) -> Values:
+    return {**routed(meta), "sliding_window": None}
+
+
+def ernie_moe(meta: Metadata) -> Values:
+    return {
+        **experts(meta),
+        "moe_k": meta.integer("expert_used_count"),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "moe_num_shared_experts": meta.integer("expert_shared_count", 0),
+        "moe_layer_start_index": meta.integer("leading_dense_block_count", 0),
+        "moe_layer_interval": meta.integer("interleave_moe_layer_step", 1),
+    }
+
+
+def minimax(meta: Metadata) -> Values:
+    return {**experts(meta), "intermediate_size": meta.integer("expert_feed_forward_length")}
+
+
+def hunyuan_moe(meta: Metadata) -> Values:
+    """The base is stretched already."""
+    return {
+        **experts(meta),
+        "moe_topk": meta.integer("expert_used_count"),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }

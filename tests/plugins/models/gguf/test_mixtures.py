@@ -1,0 +1,54 @@
+"""Mixtures' files, written by another package, give the original checkpoint's tokens."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.plugins.models.conftest import save_tiny
+from tests.plugins.models.gguf.conftest import export, of_matrices
+from tests.plugins.models.gguf.written import BY_NAME, assert_tokens, experts
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+
+MIXTURES = [
+    *("mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "granite-moe", "granite-moe-shared", "gpt-oss"),
+    *("glm4-moe", "dots1", "ernie4_5-moe", "minimax-m2", "hunyuan-moe"),
+    "llama4-dense-between",
+    *("deepseek-v2-experts", "deepseek-v2-groups", "deepseek-v3-experts"),
+]
+VARIANTS = {name: BY_NAME[name] for name in MIXTURES}
+#: Files do not say where gates are clamped, as all of gpt-oss's are alike.
+GPT_OSS = {**BY_NAME["gpt-oss"].values, "swiglu_limit": 7.0}
+VARIANTS["gpt-oss"] = replace(BY_NAME["gpt-oss"], values=GPT_OSS)
+#: Nor what all of Llama 4's have alike, or the two of them by the number of experts.
+BETWEEN = BY_NAME["llama4-dense-between"]
+LEFT_OUT = ("floor_scale", "attn_scale", "attention_chunk_size", "no_rope_layer_interval")
+LEFT_OUT += ("use_qk_norm", "attention_bias", "layer_types")
+LLAMA4 = {k: v for k, v in BETWEEN.values.items() if k not in LEFT_OUT}
+VARIANTS["llama4-dense-between"] = replace(BETWEEN, values=LLAMA4)
+#: Files of dots.llm1 have no window, which its models do not use.
+DOTS = {k: v for k, v in BY_NAME["dots1"].values.items() if "window" not in k}
+VARIANTS["dots1"] = replace(BY_NAME["dots1"], values={**DOTS, "sliding_window": None})
+#: Stretched, with a temperature of scores.
+V3 = BY_NAME["deepseek-v3-experts"]
+STRETCHED = {**V3.values, "rope_parameters": BY_NAME["deepseek-v3"].values["rope_parameters"]}
+VARIANTS["deepseek-v3-experts"] = replace(V3, values=STRETCHED)
+#: Those whose matrices are quantized; rows of the others are no multiple of a block.
+QUANTIZED = {"mixtral": "Q4_1", "olmoe": "Q8_0", "gpt-oss": "MXFP4"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
+    assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path)
+
+
+def test_experts_of_which_one_matrix_is_plain_are_unpacked(tmp_path: Path) -> None:
+    checkpoint = save_tiny(BY_NAME["mixtral"], tmp_path / "original", random.randrange(2**31))
+    kinds = of_matrices("Q8_0")
+    path = tmp_path / "mixed.gguf"
+    export(checkpoint, "Mixtral", path, lambda n: "F16" if "down_exps" in n else kinds(n))
+    with LLM(str(path), dtype="float32", max_num_seqs=2, kv_cache_memory_bytes=2**22) as llm:
+        [found] = llm.generate([TokensPrompt([5, 6])], SamplingParams(max_tokens=3))
+        assert "int8" not in experts(llm)
+    assert found.outputs[0].token_ids
