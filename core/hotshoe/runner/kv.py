@@ -18,8 +18,9 @@ from hotshoe.types.rows import ROW_KINDS, row_form
 
 def cache_parts(layer: CacheLayer) -> list[Tensor]:
     """View each tensor of a layer's cache as [num_blocks, block_numel]."""
+    cache = layer.cache
     rows = layer.cache_spec.kind in ROW_KINDS or len(layer.cache_spec.parts) == 1
-    parts = (layer.cache,) if rows else layer.cache
+    parts = (cache,) if rows and isinstance(cache, Tensor) else cache
     return [part.view(len(part), -1) for part in parts]
 
 

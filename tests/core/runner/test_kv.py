@@ -264,17 +264,19 @@ def test_a_state_comes_from_the_last_block() -> None:
     assert torch.equal(found[0], conv) and torch.equal(found[1], state.bfloat16())
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_blocks_are_written_where_the_layer_keeps_them(several: bool) -> None:
+@pytest.mark.parametrize(("kind", "count"), [("latent", 1), ("state", 1), ("state", 2)])
+def test_blocks_are_written_where_the_layer_keeps_them(kind: str, count: int) -> None:
+    """Latents are one tensor, states a tuple: of a short convolution it has one part."""
+
     class Layer:
-        part = CachePart("latent", "td", (2, 3), "float32")
-        cache_spec = CacheSpec("state" if several else "latent", 2, (part,) * (1 + several))
-        cache = tuple(torch.zeros(4, 2, 3) for _ in "ab") if several else torch.zeros(4, 2, 3)
+        part = CachePart("part", "td", (2, 3), "float32")
+        cache_spec = CacheSpec(kind, 2, (part,) * count)
+        held = tuple(torch.zeros(4, 2, 3) for _ in range(count))
+        cache = held if kind == "state" else held[0]
 
     parts = cache_parts(Layer())
-    assert [part.shape for part in parts] == [(4, 6)] * (1 + several)
+    assert [part.shape for part in parts] == [(4, 6)] * count
     fresh = [torch.randn(2, 6) for _ in parts]
     write_blocks(parts, [3, 1], fresh)
-    kept = Layer.cache if several else [Layer.cache]
-    for memory, content in zip(kept, fresh, strict=True):
+    for memory, content in zip(Layer.held, fresh, strict=True):
         assert torch.equal(memory[[3, 1]].flatten(1), content) and not memory[[0, 2]].any()
