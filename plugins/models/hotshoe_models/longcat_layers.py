@@ -8,28 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
-from hotshoe.layers import (
-    BuildContext,
-    ForwardBatch,
-    Mixture,
-    Rotary,
-    Rotation,
-    RoutedExperts,
-    Scores,
-)
-from hotshoe.layers.weights import Holder, Place
-from hotshoe.slots import Quantized, QuantSpec, RouterSpec, renewed
+from hotshoe.layers import BuildContext, ForwardBatch, Mixture, Rotary, Rotation, Scores
+from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.idle_experts import IdleExperts
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp
 from hotshoe_models.norms import AddNorm, build_add_norm, plain_norm
 from hotshoe_models.spec import DecoderSpec
-
-#: Stands for the logarithm of 0; softmax makes 0 of it.
-NOTHING = -1e30
 
 
 class LongcatDecoder(DenseDecoder):
@@ -51,9 +39,10 @@ class LongcatDecoder(DenseDecoder):
         self._first_norm = None
         self.layers = []
         for i in own:
-            prefix = spec.names.layer.format(i)
+            prefix, total = spec.names.layer.format(i), self._mixture.num_experts + self._idle
+            router = Scores(ctx, prefix + self._mixture.names.router, total, spec.hidden_size)
             experts = IdleExperts(ctx, prefix, self._mixture, self._idle)
-            self.layers.append(PairLayer(spec, ctx, i, rotaries, experts))
+            self.layers.append(PairLayer(spec, ctx, i, rotaries, (router, experts)))
 
 
 class PairLayer:
@@ -68,9 +57,9 @@ class PairLayer:
         ctx: BuildContext,
         i: int,
         rotaries: dict[Rotation, Rotary],
-        experts: IdleExperts,
+        beside: tuple[Scores, IdleExperts],
     ) -> None:
-        prefix, self._experts = spec.names.layer.format(i), experts
+        prefix, (self._router, self._experts) = spec.names.layer.format(i), beside
         self._mixers, self._mlps, norms = [], [], []
         for half in range(2):
             own = _half(spec, half)
@@ -95,7 +84,7 @@ class PairLayer:
         out = self._mixers[0](self._first_norm(residual), batch, None)
         normed, residual = self._norms[0](out, residual)
         assert isinstance(normed, Tensor)
-        beside = self._experts(normed)
+        beside = self._experts(normed, self._router(normed))
         normed, residual = self._norms[1](self._mlps[0](normed), residual)
         out = self._mixers[1](normed, batch, keep)
         if keep is not None:
@@ -117,51 +106,3 @@ def _half(spec: DecoderSpec, half: int) -> DecoderSpec:
     names = replace(spec.names, gate_up=(gate, up), down=down)
     latent = replace(spec.latent, name=f"self_attn.{half}")
     return replace(spec, names=names, latent=latent)
-
-
-class IdleExperts:
-    """Experts of slot `moe`, some of which put out what they take and have no weights.
-
-    A token chooses among all of them here. The slot gets the logarithms of the weights of those
-    that compute, so that its own choice is the same, and nothing of all others.
-
-    Args:
-        ctx: The build context.
-        prefix: The layer's.
-        mixture: The experts that compute; a softmax of logits has to be their weights.
-        idle: How many others there are.
-    """
-
-    def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture, idle: int) -> None:
-        router, names = mixture.router, mixture.names
-        assert router == RouterSpec() and not mixture.shared_size
-        self._count, self._top_k, self._scale = mixture.num_experts, mixture.top_k, mixture.scale
-        total = self._count + idle
-        self._scores = Scores(ctx, prefix + names.router, total, mixture.hidden_size)
-        self._correction = torch.zeros(total, device=ctx.device)
-        holder = Holder("moe", "router", "float32", self.state)
-        place = Place(holder, "correction", (0, total), ())
-        ctx.weights.expect(prefix + names.correction, (total,), self._take, place=place)
-        self._experts = RoutedExperts(ctx, prefix, mixture)
-        self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
-
-    def _take(self, tensor: Tensor) -> None:
-        found = tensor.to(self._correction.device, torch.float32, copy=True)
-        self._correction = renewed(self._correction, found)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the correction [num_experts + idle]."""
-        return {"correction": self._correction}
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, hidden_size] to a new tensor of the same shape."""
-        scores = self._scores(x).softmax(-1)
-        chosen = (scores + self._correction).topk(self._top_k, -1).indices
-        kept = torch.zeros_like(scores).scatter_(1, chosen, scores.gather(1, chosen))
-        computing, idle = kept[:, : self._count], kept[:, self._count :].sum(-1, keepdim=True)
-        weight = computing.sum(-1, keepdim=True).mul_(self._scale)
-        y = self._experts(x, computing.log().clamp_(min=NOTHING))
-        y = y * weight.to(y.dtype)
-        if self._sum is not None:
-            y = self._sum(y, y)
-        return y.add_(x * idle.mul_(self._scale).to(x.dtype))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hotshoe_models.longcat_layers import IdleExperts
+from hotshoe_models.idle_experts import IdleExperts
 
 
 class Plain:
@@ -14,17 +14,18 @@ class Plain:
         return x * (weights * (chosen + 2)).sum(-1, keepdim=True)
 
 
+@pytest.mark.parametrize("passes", [True, False])
 @pytest.mark.parametrize("favored", [(0, 1, 2), (3, 4, 5), (4, 5, 6)])
-def test_idle_experts_put_out_what_they_take(favored):
+def test_idle_experts_put_out_what_they_take_or_nothing(favored, passes):
     """Of 7 experts the last 3 are idle; the correction chooses, and weights do not change by it."""
     experts = object.__new__(IdleExperts)
     logits = torch.randn(5, 7)
     experts._count, experts._top_k, experts._scale, experts._sum = 4, 3, 1.5, None
-    experts._scores, experts._experts = lambda x: logits, Plain()
+    experts._passes, experts._experts = passes, Plain()
     experts._correction = torch.zeros(7)
     experts._correction[list(favored)] = 5.0
     x = torch.randn(5, 8)
-    factors = torch.tensor([2.0, 3.0, 4.0, 5.0, 1.0, 1.0, 1.0])
+    factors = torch.tensor([2.0, 3.0, 4.0, 5.0, *[float(passes)] * 3])
     weights = 1.5 * logits.double().softmax(-1)[:, list(favored)]
     wanted = x * (weights * factors[list(favored)]).sum(-1, keepdim=True)
-    torch.testing.assert_close(experts(x).double(), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(experts(x, logits).double(), wanted, rtol=1e-5, atol=1e-6)
