@@ -123,6 +123,7 @@ ARCHITECTURES = {
     "XGLMForCausalLM": "hotshoe_models.xglm:build",
     "YoutuForCausalLM": "hotshoe_models.youtu:build",
     "Zamba2ForCausalLM": "hotshoe_models.zamba2:build",
+    "ZayaForCausalLM": "hotshoe_models.zaya:build",
     "AfmoeForCausalLM": "hotshoe_models.afmoe:build",
     "CwmForCausalLM": "hotshoe_models.llamas:build_cwm",
     "FlexOlmoForCausalLM": "hotshoe_models.olmoe:build_flex",

@@ -1154,6 +1154,31 @@ VARIANTS += [
         raw=True,
     ),
 ]
+ZAYA = {
+    "head_dim": 16,
+    "num_experts": 5,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 40,
+    "router_hidden_size": 24,
+    "tie_word_embeddings": True,
+}
+VARIANTS += [
+    Variant("zaya", "Zaya", ZAYA, end_to_end=True, undivided=True),
+    Variant(
+        "zaya-windows",
+        "Zaya",
+        {
+            **ZAYA,
+            "num_key_value_heads": 1,
+            "cca_time0": 4,
+            "cca_time1": 3,
+            "lm_head_bias": True,
+            "sliding_window": 6,
+            "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        },
+        undivided=True,
+    ),
+]
 VARIANTS += [
     Variant("gpt-neox-japanese", "GPTNeoXJapanese", {"rotary_pct": 0.5}, end_to_end=True),
     Variant(
@@ -2697,10 +2722,16 @@ class Checkpoint:
         """
         found: list[Tensor] = []
 
-        def judge(router: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        def judge(
+            router: torch.nn.Module,
+            inputs: tuple[Tensor, ...],
+            named: dict[str, Any],
+            output: Any,
+        ) -> None:
             ids, noise = _chosen(output), NEAR * torch.randn_like(inputs[0])
             for way in (noise, -noise):  # one of which closes a gap, where the other widens it
-                others = type(router).forward(router, inputs[0] * (1 + way), *inputs[1:])
+                near = inputs[0] * (1 + way)
+                others = type(router).forward(router, near, *inputs[1:], **named)
                 unlike = (ids != _chosen(others)).any(-1).view(-1)
                 for one, other in zip(output, others, strict=True):
                     if one.is_floating_point():  # Phi's weights leave out scores below a share
@@ -2721,7 +2752,7 @@ class Checkpoint:
         for module in self.model.modules():
             kind = type(module).__name__.lower()
             if kind.endswith("router"):
-                hooks.append(module.register_forward_hook(judge))
+                hooks.append(module.register_forward_hook(judge, with_kwargs=True))
             if kind.endswith("indexer"):
                 hooks.append(module.register_forward_hook(judge_index))
         self.logits(tokens)
@@ -2805,7 +2836,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
             else:
                 weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)
         for name, buffer in model.named_buffers():
-            if "correction" in name or name.endswith("expert_bias"):
+            if "correction" in name or name.endswith(("expert_bias", "balancing_biases")):
                 buffer.normal_(0.0, 0.2)
             if name.endswith("layer_scalar"):
                 buffer.normal_(1.0, 0.2)
@@ -2836,7 +2867,7 @@ RECENT |= {"llama4-dense-between"}
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
-RECENT |= {"Apertus1p5"}
+RECENT |= {"Apertus1p5", "Zaya"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 

@@ -30,6 +30,7 @@ FAMILIES = {
     "qwen3.5": "",
     "kimi-linear": r"\.kv_b_proj$",  # another gated delta rule
     "longcat": r"\.kv_b_proj$",  # a router of its own
+    "zaya": "",  # a router of several matrices
     "hunyuan3": "",  # shared experts have another name in files
     "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
     "gemma3n": "",  # small matrices in float32

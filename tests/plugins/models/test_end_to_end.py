@@ -162,7 +162,9 @@ def test_chunks_of_texts_are_left_behind(variants, checkpoints, make_llm):
 
 
 @pytest.mark.parametrize("mode", ["align", "all"])
-@pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2", "qwen3-next", "kimi-linear"])
+@pytest.mark.parametrize(
+    "name", ["falcon-h1", "bamba", "mamba2", "qwen3-next", "kimi-linear", "zaya"]
+)
 def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):
     """Equal starts in one step, in later ones, and with room for few states."""
     checkpoint = checkpoints.get(variants[name])
@@ -210,7 +212,7 @@ def test_latents_are_passed_on(variants, name, checkpoints, make_llm):
     assert_handed_over(there, here, checkpoint, 32)
 
 
-@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "bamba", "qwen3-next"])
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "zaya", "qwen3-next"])
 @pytest.mark.parametrize("mode", ["align", "all"])
 def test_states_are_passed_on(variants, name, mode, checkpoints, make_llm):
     checkpoint = checkpoints.get(variants[name])

@@ -94,6 +94,7 @@ from hotshoe_models import (
     xglm,
     youtu,
     zamba2,
+    zaya,
 )
 
 DEFAULTS = {
@@ -157,6 +158,7 @@ DEFAULTS = {
     "ModernBertDecoderConfig": modernbert_decoder.DEFAULTS,
     "BitNetConfig": bitnet.DEFAULTS,
     "Zamba2Config": zamba2.DEFAULTS,
+    "ZayaConfig": zaya.DEFAULTS,
     "MllamaTextConfig": mllama.DEFAULTS,
     "Apertus1p5TextConfig": apertus.TEXT_DEFAULTS,
     "Phi4MultimodalConfig": phi3.SEEING_DEFAULTS,
