@@ -110,6 +110,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (targets, rank) in ADAPTERS.items():
         merged = copy.deepcopy(model)
         kind = {"use_rslora": name == "mlp", "use_dora": name == "dora"}
+        if name == "mlp":
+            kind |= {"layers_to_transform": [0, 1], "layers_pattern": "layers"}
         if name == "all":
             kind |= {"rank_pattern": {"up_proj": 3, "q_proj": 5}, "alpha_pattern": {"q_proj": 2.5}}
         save_adapter(merged, root / name, targets, rank, **kind)
@@ -285,6 +287,27 @@ BROKEN = {
     "no kind of DoRA": ({"config": {"use_dora": "x"}}, "use_dora 'x' is not served"),
     "another rank": ({"config": {"r": 3}}, "q_proj is 3, but the factors' rank is 4"),
     "a pattern": ({"config": {"alpha_pattern": {"(a+)+": 1}}}, "and only names are served"),
+    "a layer left out": (
+        {"config": {"layers_to_transform": [0, 2]}},
+        r"layers_to_transform is \[0, 2\], but adapter_model.safetensors has factors of model.la",
+    ),
+    "one other layer": ({"config": {"layers_to_transform": 0}}, "layers_to_transform is 0, but"),
+    "no number of a layer": (
+        {"config": {"layers_to_transform": ["1"]}},
+        "is no list of numbers",
+    ),
+    "layers of another name": (
+        {"config": {"layers_to_transform": [1], "layers_pattern": ["h", "blocks"]}},
+        r"layers_pattern \['h', 'blocks'\], but",
+    ),
+    "no name of layers": (
+        {"config": {"layers_to_transform": [1], "layers_pattern": "(a+)+"}},
+        "is no list of names",
+    ),
+    "factors of no layer": (
+        {"name": "lm_head", "config": {"layers_to_transform": [1]}},
+        "has factors of lm_head",
+    ),
     "no pattern": ({"config": {"rank_pattern": [2]}}, "is no JSON object"),
     "no scale": ({"config": {"lora_alpha": "x"}}, "lora_alpha must be a number"),
     "another method": ({"config": {"peft_type": "IA3"}}, "adapter 'all': .*'IA3' is not served"),

@@ -115,10 +115,13 @@ def integer(text: str) -> int:
 
 
 class EntryAction(argparse.Action):
-    """Collects `KEY=VALUE` entries, or a whole JSON object, into one nested mapping.
+    """Collects `KEY=VALUE` entries, or a whole JSON object, into one mapping.
+
+    Where values are texts, a key may have dots, and one that stands twice with two values is
+    refused. Other mappings are nested, and the last value wins.
 
     Args:
-        parse: Turns the text of a value into the value.
+        parse: Turns the text of a value into the value; `str` leaves it.
         lone: The key of a word that names none; None: there is no such word.
     """
 
@@ -142,7 +145,11 @@ class EntryAction(argparse.Action):
             raise argparse.ArgumentError(
                 self, f"{error}; give KEY=VALUE or a JSON object"
             ) from None
-        setattr(namespace, self.dest, merged(getattr(namespace, self.dest, {}), entries))
+        before = getattr(namespace, self.dest, {})
+        for key, value in entries.items():
+            if self._parse is str and before.get(key, value) != value:
+                raise argparse.ArgumentError(self, f"{key!r} stands there twice; leave one out")
+        setattr(namespace, self.dest, merged(before, entries))
 
     def _entries(self, text: str) -> dict[str, Any]:
         if text.startswith("{"):
@@ -150,7 +157,7 @@ class EntryAction(argparse.Action):
         path, equals, value = text.partition("=")
         if not equals and path and self._lone is not None:
             path, equals, value = self._lone, "=", path
-        keys = path.split(".")
+        keys = [path] if self._parse is str else path.split(".")
         if not equals or not all(keys):
             raise ValueError(f"{text!r} has no key and value")
         entries: Any = self._parse(value)

@@ -8,7 +8,9 @@ before the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import compress
 from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
@@ -16,11 +18,15 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
+from hotshoe.errors import MemoryLimitError
+from hotshoe.layers.adapter_room import GIB
 from hotshoe.layers.weights import HOST
 from hotshoe.slots import TransferOp
 
 #: Landing places: as many adapters may come beside a step.
 LANDINGS = 2
+#: Words of runtimes and of systems whose memory has run out.
+_NO_MEMORY = re.compile("out of memory|can(no|')t allocate memory", re.IGNORECASE)
 #: Numbers of all places [places, n], contiguous in each, and those of one adapter [n] on the host.
 Piece: TypeAlias = tuple[Tensor, Tensor]
 
@@ -59,6 +65,25 @@ class Coming(NamedTuple):
     adapters: Sequence[Packed]
     to: Sequence[tuple[str, int]]
     arrived: Callable[[], None]
+
+
+@contextmanager
+def _locked_memory(nbytes: int) -> Iterator[None]:
+    """Say of host memory that is not granted which memory it is.
+
+    Raises:
+        MemoryLimitError: The host locks no more pages; the system's own words are in it.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        if not _NO_MEMORY.search(str(error)):
+            raise
+        raise MemoryLimitError(
+            f"the host has no {nbytes / GIB:.3f} GiB of page-locked memory for the adapter "
+            f"({str(error).partition(chr(10))[0]}); unload another adapter, lower "
+            "--lora-host-memory-gib, or let the process lock more (ulimit -l, a container's limit)"
+        ) from error
 
 
 class Landing:
@@ -105,7 +130,8 @@ class Landing:
         if self._transfer is None:
             return torch.cat(parts)
         nbytes = sum(part.nbytes for part in parts)
-        numbers = self._transfer.host_buffer(nbytes).view(parts[0].dtype)
+        with _locked_memory(nbytes):
+            numbers = self._transfer.host_buffer(nbytes).view(parts[0].dtype)
         return torch.cat(parts, out=numbers)
 
     def drop(self, name: str) -> None:

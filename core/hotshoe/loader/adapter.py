@@ -70,6 +70,7 @@ def read_adapter(path: Path) -> dict[str, Factors]:
             )
         halves.setdefault(found[1], {})[found[2] or found[3]] = tensor
     _check_saved(config.get("modules_to_save"), halves)
+    _check_layers(config, halves)
     factors = {
         matrix: _factors(path / WEIGHTS, file, matrix, names, config)
         for matrix, names in halves.items()
@@ -155,6 +156,39 @@ def _check_saved(saved: object, found: Mapping[str, Mapping[str, str]]) -> None:
         if not any(whole.endswith(f".{name}") for whole in wholes):
             raise CheckpointError(
                 f"{CONFIG}: modules_to_save has {name!r:.80}, but {WEIGHTS} holds no such matrix"
+            )
+
+
+def _check_layers(config: Mapping[str, Any], found: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse factors of layers that the configuration leaves out: PEFT would not read them.
+
+    `layers_to_transform` has numbers of layers. A module's is the last number in its name, or what
+    stands behind a name of `layers_pattern`. Whole matrices and parameters belong to no layer.
+
+    Raises:
+        CheckpointError: There are such, or an entry is of another type.
+    """
+    asked, patterns = config.get("layers_to_transform"), config.get("layers_pattern") or []
+    layers = [] if asked is None else asked if isinstance(asked, list) else [asked]
+    if not all(type(layer) is int for layer in layers):
+        raise CheckpointError(f"{CONFIG}: layers_to_transform {asked!r:.80} is no list of numbers")
+    names = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and _PLAIN_KEY.fullmatch(name) for name in names
+    ):
+        raise CheckpointError(f"{CONFIG}: layers_pattern {patterns!r:.80} is no list of names")
+    if not layers:
+        return
+    behind = [rf".*\.{re.escape(name)}\.(\d+)\." for name in names] or [r".*\.[^.]*\.(\d+)\."]
+    for matrix, kinds in found.items():
+        if "weight" in kinds or _is_of_experts(config, matrix):
+            continue
+        layer = next(filter(None, (re.match(pattern, f".{matrix}") for pattern in behind)), None)
+        if layer is None or int(layer[1]) not in layers:
+            raise CheckpointError(
+                f"{CONFIG}: layers_to_transform is {asked!r:.80}"
+                + (f", layers_pattern {patterns!r:.80}" if names else "")
+                + f", but {WEIGHTS} has factors of {matrix}"
             )
 
 

@@ -33,7 +33,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.response import choose_format
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.plans import Plan, check_names, model_name, plan_of, that_sleeps
+from hotshoe_server.plans import Plan, check_names, names_of, plan_of, that_sleeps
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.state import Served, ServerState, Shared
 from hotshoe_server.store import ResponseStore
@@ -459,7 +459,7 @@ def make_served(config: ServerConfig, client: EngineClient, plugins: PluginManag
             client.config.allow_special_tokens_in_text,
             trust_templates=config.trust_request_chat_template,
         ),
-        config.served_model_name or [model_name(client.config.model)],
+        names_of(config, client.config),
         choose_format(plugins, "tool", config.tool_call_parser, templates),
         choose_format(plugins, "reasoning", config.reasoning_parser, templates),
     )

@@ -48,7 +48,12 @@ class Plan:
     @property
     def names(self) -> list[str]:
         """Names that requests may use; the first is the model's."""
-        return self.config.served_model_name or [model_name(self.engine.model)]
+        return names_of(self.config, self.engine)
+
+
+def names_of(config: ServerConfig, engine: EngineConfig) -> list[str]:
+    """Return the names that requests may use for a model, each once."""
+    return list(dict.fromkeys(config.served_model_name)) or [model_name(engine.model)]
 
 
 def make_plans(engine: EngineConfig, config: ServerConfig, has_model: bool) -> list[Plan]:

@@ -53,6 +53,8 @@ def test_entries(parser: Parser, words: list[str], entries: dict) -> None:
 
 def test_text_entries_stay_text(parser: Parser) -> None:
     assert parser.parse(["--texts", "a=1"]).texts == {"a": "1"}
+    assert parser.parse(["--texts", "a.b=1", "--texts.c.d=2"]).texts == {"a.b": "1", "c.d": "2"}
+    assert parser.parse(["--texts", "a=1", "--texts", "a=1"]).texts == {"a": "1"}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,11 @@ def test_plain_text_is_written_as_it_is() -> None:
     [
         (["--entries", "a"], "'a' has no key and value"),
         (["--entries", "=1"], "no key and value"),
+        (
+            ["--texts", "a=1", "--texts", "b=1", "--texts", "a=2"],
+            "--texts: 'a' stands there twice; leave one out",
+        ),
+        (["--texts", '{"a": "1"}', "--texts.a", "2"], "'a' stands there twice"),
         (["--entries", "a..b=1"], "no key and value"),
         (["--entries", "{"], "give KEY=VALUE or a JSON object"),
         (["--entries", '{"a":' + "[" * 100_000], "give KEY=VALUE or a JSON object"),

@@ -1,11 +1,13 @@
 """Adapters on their way to places: what was there before goes, and copies do not overtake."""
 
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
+from hotshoe.errors import MemoryLimitError
 from hotshoe.layers.landing import Landing, Piece
 
 PLACES = 2
@@ -133,12 +135,19 @@ def test_an_adapter_stays_where_a_new_one_finds_no_memory(monkeypatch: pytest.Mo
     landing.open("cpu:0", transfer)
     landing.keep("a", 0, [(matrix, torch.ones(4))])
 
-    def full(nbytes: int) -> Tensor:
-        raise RuntimeError("error: out of memory")
+    def fail(error: Exception) -> None:
+        def full(nbytes: int) -> Tensor:
+            raise error
 
-    monkeypatch.setattr(transfer, "host_buffer", full)
-    with pytest.raises(RuntimeError, match="out of memory"):
+        monkeypatch.setattr(transfer, "host_buffer", full)
         landing.keep("a", 0, [(matrix, torch.zeros(4))])
+
+    for error in (RuntimeError("CUDA error: out of memory\nmore"), OSError(12, os.strerror(12))):
+        words = r"the host has no .* page-locked .*memory\); .* lower --lora-host-memory-gib"
+        with pytest.raises(MemoryLimitError, match=words):
+            fail(error)
+    with pytest.raises(RuntimeError, match="another fault"):
+        fail(RuntimeError("another fault"))
     landing.fill(0, "a")
     assert matrix[0].all()
     landing.keep("a", 1, [])

@@ -20,7 +20,7 @@ def plans(has_model: bool = True, **options: object):
 
 
 def test_one_model_stands_as_it_is() -> None:
-    [plan] = plans(served_model_name=["a", "b"])
+    [plan] = plans(served_model_name=["a", "b", "a"])
     assert plan.engine == ENGINE
     assert plan.names == ["a", "b"]
 

@@ -157,10 +157,14 @@ def adapted(server: ServerState, asked: str | None) -> Served:
     """Return the model that an operator names, or the only one that takes adapters.
 
     Raises:
-        ApiError: As `ServerState.named`.
+        ApiError: As `ServerState.named`, or the model takes none.
     """
     takers = [one for one in server.models.values() if one.client.config.enable_lora]
-    return takers[0] if asked is None and len(takers) == 1 else server.named(asked)
+    found = takers[0] if asked is None and len(takers) == 1 else server.named(asked)
+    if found not in takers:
+        message = f"model {found.name} takes no adapters; start it with --enable-lora"
+        raise ApiError("invalid_value", message, "model")
+    return found
 
 
 async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:

@@ -60,6 +60,22 @@ def test_adapters_are_models(run_server, adapter: Path, tmp_path: Path) -> None:
     assert complete("mine").status_code == 404
 
 
+def test_a_model_without_adapters_is_the_fault(run_server, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("the-key-of-an-admin\n")
+    names = ("--served-model-name", "a", "--served-model-name", "b", "--served-model-name", "a")
+    server = run_server("demo", *names, "--admin-key-file", str(keys))
+    headers = {"Authorization": "Bearer the-key-of-an-admin"}
+    assert [card["id"] for card in server.get("/v1/models").json()["data"]] == ["a", "b"]
+    for verb, body in (("load", {"lora_path": "/b"}), ("unload", {})):
+        path = f"{server.url}/v1/{verb}_lora_adapter"
+        refused = httpx.post(path, json={"lora_name": "mine", **body}, headers=headers)
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert (error["code"], error["param"]) == ("invalid_value", "model")
+        assert error["message"] == "model a takes no adapters; start it with --enable-lora"
+
+
 def test_nobody_else_loads_adapters(http) -> None:
     refused = http.post("/v1/load_lora_adapter", lora_name="a", lora_path="/b")
     assert refused.status_code in (401, 403, 404)
