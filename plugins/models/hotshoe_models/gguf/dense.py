@@ -15,6 +15,27 @@ Values = dict[str, Any]
 LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}
 
 
+#: What configurations call the smallest variance of a norm.
+EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon")
+
+
+def epsilon(meta: Metadata) -> float:
+    """Return the smallest variance of norms, with or without a mean.
+
+    Raises:
+        CheckpointError: It is missing, or no number.
+    """
+    with_mean = "attention.layer_norm_epsilon"
+    found = meta.get(with_mean) is not None
+    return meta.number(with_mean if found else "attention.layer_norm_rms_epsilon")
+
+
+def head_size(meta: Metadata) -> int:
+    """Return the channels of a head; where a file does not say, heads divide the hidden size."""
+    heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")
+    return meta.integer("attention.key_length", hidden // heads)
+
+
 def rotation_of(meta: Metadata, head_dim: int) -> Values:
     """Return what turns q and k: the base, and how it is stretched."""
     rope: Values = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base", 10_000.0)}
@@ -68,6 +89,85 @@ def granite(meta: Metadata) -> Values:
         "residual_multiplier": meta.number("residual_scale"),
         "logits_scaling": meta.number("logit_scale"),
     }
+
+
+def minicpm(meta: Metadata) -> Values:
+    """Return Granite's factors. Older files leave them out, as models of their time have these."""
+    hidden, layers = meta.integer("embedding_length"), meta.integer("block_count")
+    return {
+        "attention_multiplier": head_size(meta) ** -0.5,
+        "embedding_multiplier": meta.number("embedding_scale", 12.0),
+        "residual_multiplier": meta.number("residual_scale", 1.4 / layers**0.5),
+        "logits_scaling": meta.number("logit_scale", hidden / 256),
+    }
+
+
+def cohere(meta: Metadata) -> Values:
+    normed = "blk.0.attn_q_norm.weight" in meta.tensors
+    return {"logit_scale": meta.number("logit_scale"), "use_qk_norm": normed}
+
+
+def cohere2(meta: Metadata) -> Values:
+    """Files leave out that one of four layers has no window."""
+    return {**cohere(meta), **windowed(meta), "sliding_window_pattern": 4}
+
+
+def rotated_in_part(meta: Metadata) -> Values:
+    """Families whose configurations mean another share than all, if they name none."""
+    head_dim = head_size(meta)
+    return {"partial_rotary_factor": meta.integer("rope.dimension_count", head_dim) / head_dim}
+
+
+def stablelm(meta: Metadata) -> Values:
+    """Blocks are parallel where there is no norm before the MLP.
+
+    Raises:
+        CheckpointError: Heads have norms, which files keep in another form.
+    """
+    if "blk.0.attn_q_norm.weight" in meta.tensors:
+        raise meta.refuse("general.architecture", "which is not read with norms of heads")
+    return {
+        **rotated_in_part(meta),
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in meta.tensors,
+        "use_qkv_bias": "blk.0.attn_q.bias" in meta.tensors,
+    }
+
+
+def starcoder2(meta: Metadata) -> Values:
+    return {**windowed(meta), "use_bias": "blk.0.attn_q.bias" in meta.tensors}
+
+
+def seed_oss(meta: Metadata) -> Values:
+    return {"attention_out_bias": "blk.0.attn_output.bias" in meta.tensors}
+
+
+def ministral3(meta: Metadata) -> Values:
+    """Return the stretched rotation, without a factor, and the temperature of later queries."""
+    rope = rotation_of(meta, head_size(meta))["rope_parameters"]
+    if rope["rope_type"] == "yarn":
+        factor = meta.number("rope.scaling.yarn_log_multiplier", 1.0)
+        rope |= {"mscale": factor, "mscale_all_dim": factor}
+        rope["llama_4_scaling_beta"] = meta.number("attention.temperature_scale", 0.0)
+    return {**windowed(meta), "rope_parameters": rope}
+
+
+def windowed_by_layer(meta: Metadata) -> Values:
+    """Return the window, and the layers that have it: three of four, or those that a list names."""
+    found = windowed(meta)
+    count = meta.integer("block_count")
+    pattern = meta.get("attention.sliding_window_pattern")
+    if not isinstance(pattern, list):
+        pattern = [
+            (i + 1) % meta.integer("attention.sliding_window_pattern", 4) for i in range(count)
+        ]
+    slides = [bool(entry) and found["sliding_window"] is not None for entry in pattern]
+    return {**found, "layer_types": [LAYER_TYPES[entry] for entry in slides]}
+
+
+def olmo2(meta: Metadata) -> Values:
+    """Version 3 is called the same, and has windows."""
+    found = windowed_by_layer(meta)
+    return {**found, "architectures": ["Olmo3ForCausalLM"]} if found["sliding_window"] else {}
 
 
 def gemma(meta: Metadata, unlike: int) -> Values:

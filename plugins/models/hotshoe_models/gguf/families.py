@@ -19,10 +19,12 @@ from hotshoe_models.gguf.names import (
     DEEPSEEK_NAMES,
     ERNIE_NAMES,
     GEMMA_NAMES,
+    GLM4_NAMES,
     GLM_NAMES,
     GPT_OSS_NAMES,
     GRANITE_MOE_NAMES,
     HUNYUAN_NAMES,
+    HUNYUAN_NORMS,
     LLAMA4_NAMES,
     MINIMAX_NAMES,
     MIXTRAL_NAMES,
@@ -30,7 +32,9 @@ from hotshoe_models.gguf.names import (
     NAMES,
     OUTER,
     PHI3_NAMES,
+    POST_NAMES,
     ROUTED_NAMES,
+    STARCODER2_NAMES,
 )
 
 #: Tensors that become part of the configuration.
@@ -103,7 +107,7 @@ def config_of(meta: Metadata) -> Values:
     family = family_of(meta)
     heads = meta.integer("attention.head_count")
     hidden = meta.integer("embedding_length")
-    head_dim = meta.integer("attention.key_length", hidden // heads)
+    head_dim = dense.head_size(meta)
     if meta.integer("attention.value_length", head_dim) != head_dim and not family.latents:
         raise meta.refuse(f"{meta.arch}.attention.value_length", f"but keys have {head_dim}")
     return {
@@ -117,10 +121,10 @@ def config_of(meta: Metadata) -> Values:
         "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": meta.integer("context_length"),
-        "rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon"),
+        **dict.fromkeys(dense.EPSILONS, dense.epsilon(meta)),
         "tie_word_embeddings": "output.weight" not in meta.tensors,
         "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in meta.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in meta.tensors,
         "eos_token_id": meta.ending_ids(),
         "bos_token_id": meta.token_id("bos"),
         **rotation_of(meta, head_dim),
@@ -131,6 +135,26 @@ def config_of(meta: Metadata) -> Values:
 #: By general.architecture.
 FAMILIES = {
     "llama": Family("LlamaForCausalLM", dense.llama, pairs=True),
+    "arcee": Family("ArceeForCausalLM", pairs=True),
+    "cohere2": Family("Cohere2ForCausalLM", dense.cohere2),
+    "command-r": Family("CohereForCausalLM", dense.cohere),
+    "ernie4_5": Family("Ernie4_5ForCausalLM"),
+    "exaone": Family("LlamaForCausalLM"),
+    "exaone4": Family("Exaone4ForCausalLM", dense.windowed_by_layer, POST_NAMES),
+    "gemma": Family("GemmaForCausalLM", norm_offset=1.0),
+    "glm4": Family("Glm4ForCausalLM", dense.rotated_in_part, GLM4_NAMES),
+    "hunyuan-dense": Family("HunYuanDenseV1ForCausalLM", names={**NAMES, **HUNYUAN_NORMS}),
+    "internlm2": Family("LlamaForCausalLM", pairs=True),
+    "minicpm": Family("GraniteForCausalLM", dense.minicpm, pairs=True),
+    "mistral3": Family("Ministral3ForCausalLM", dense.ministral3, pairs=True),
+    "nemotron": Family("NemotronForCausalLM", dense.rotated_in_part, norm_offset=1.0),
+    "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
+    # Of models that see: without images, all positions of a token are the same.
+    "qwen2vl": Family("Qwen2ForCausalLM"),
+    "qwen3vl": Family("Qwen3ForCausalLM"),
+    "seed_oss": Family("SeedOssForCausalLM", dense.seed_oss, POST_NAMES),
+    "stablelm": Family("StableLmForCausalLM", dense.stablelm),
+    "starcoder2": Family("Starcoder2ForCausalLM", dense.starcoder2, STARCODER2_NAMES),
     "qwen2": Family("Qwen2ForCausalLM"),
     "qwen3": Family("Qwen3ForCausalLM"),
     "gemma2": Family("Gemma2ForCausalLM", dense.gemma2, GEMMA_NAMES, norm_offset=1.0),
@@ -144,6 +168,7 @@ MIXTURES = {
     "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
     "qwen2moe": Family("Qwen2MoeForCausalLM", mixtures.qwen2_moe, MOE_NAMES),
     "qwen3moe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
+    "qwen3vlmoe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
     "olmoe": Family("OlmoeForCausalLM", mixtures.experts, MOE_NAMES),
     "granitemoe": Family(
         "GraniteMoeForCausalLM", mixtures.granite_moe, GRANITE_MOE_NAMES, pairs=True

@@ -18,12 +18,20 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-GEMMA_NAMES = {
+#: Of norms behind attention and behind the MLP.
+POST_NAMES = {
     **NAMES,
-    "ffn_norm": "pre_feedforward_layernorm",
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+GEMMA_NAMES = {**POST_NAMES, "ffn_norm": "pre_feedforward_layernorm"}
+GLM4_NAMES = {
+    **NAMES,
+    "ffn_up": "mlp.gate_up_proj",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+}
+STARCODER2_NAMES = {**NAMES, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 #: Tensors that hold a matrix of every expert stand for names with {} for its number.
 MOE_NAMES = {
@@ -79,10 +87,13 @@ MINIMAX_NAMES = {
     **MIXTRAL_NAMES,
     "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
 }
-HUNYUAN_NAMES = {
-    **MOE_NAMES,
+HUNYUAN_NORMS = {
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",
+}
+HUNYUAN_NAMES = {
+    **MOE_NAMES,
+    **HUNYUAN_NORMS,
     "ffn_gate_inp": "mlp.gate.wg",
     "ffn_gate_shexp": "mlp.shared_mlp.gate_proj",
     "ffn_up_shexp": "mlp.shared_mlp.up_proj",

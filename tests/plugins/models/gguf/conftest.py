@@ -22,10 +22,15 @@ ARCHS |= {"Glm4Moe": "glm4moe", "Dots1": "dots1", "Ernie4_5_Moe": "ernie4_5-moe"
 ARCHS |= {"DeepseekV2": "deepseek2", "DeepseekV3": "deepseek2"}
 ARCHS |= {"Llama4": "llama4"}
 ARCHS |= {"MiniMaxM2": "minimax-m2", "HunYuanMoEV1": "hunyuan-moe"}
+ARCHS |= {"Arcee": "arcee", "Cohere": "command-r", "Cohere2": "cohere2", "Ernie4_5": "ernie4_5"}
+ARCHS |= {"Exaone4": "exaone4", "Gemma": "gemma", "Glm4": "glm4", "Nemotron": "nemotron"}
+ARCHS |= {"HunYuanDenseV1": "hunyuan-dense", "Ministral3": "mistral3", "SeedOss": "seed_oss"}
+ARCHS |= {"Olmo2": "olmo2", "Olmo3": "olmo2", "StableLm": "stablelm", "Starcoder2": "starcoder2"}
 #: What the writer's package calls architectures, where it is not the name in files.
 CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS", "glm4moe": "GLM4_MOE"}
 CONSTANTS |= {"ernie4_5-moe": "ERNIE4_5_MOE", "minimax-m2": "MINIMAXM2"}
-CONSTANTS |= {"hunyuan-moe": "HUNYUAN_MOE"}
+CONSTANTS |= {"hunyuan-moe": "HUNYUAN_MOE", "hunyuan-dense": "HUNYUAN_DENSE"}
+CONSTANTS |= {"command-r": "COMMAND_R"}
 #: Keys of experts, by those of configurations in transformers.
 EXPERT_KEYS = {
     "num_experts": "expert_count",
@@ -48,7 +53,11 @@ EXPERT_KEYS = {
     "topk_group": "expert_group_used_count",
 }
 #: Families whose converters let neighboring rows of q and k rotate together.
-PAIRED = ("llama", "granite", "granitemoe", "smollm3")
+PAIRED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "internlm2", "minicpm", "mistral3")
+#: Families whose converters add 1 to weights of norms.
+OFFSET = ("Gemma", "Nemotron")
+#: What configurations call the smallest variance of norms with a mean.
+EPSILONS = ("layer_norm_eps", "norm_eps", "norm_epsilon")
 BYTES = [*map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)])]
 BYTES += [chr(256 + i) for i in range(256 - len(BYTES))]
 
@@ -65,6 +74,26 @@ def paired(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows[order]
 
 
+def dense_of(arch: str, config: Any, rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of norms, windows and scores of dense models."""
+    if rms := getattr(config, "rms_norm_eps", None):
+        found: dict[str, Any] = {"attention.layer_norm_rms_epsilon": float(rms)}
+    else:
+        [eps] = [getattr(config, name) for name in EPSILONS if hasattr(config, name)]
+        found = {"attention.layer_norm_epsilon": float(eps)}
+    if arch in ("exaone4", "olmo2") and getattr(config, "sliding_window", None):
+        kinds = [kind == "sliding_attention" for kind in config.layer_types]
+        found["attention.sliding_window_pattern"] = kinds
+    if arch == "mistral3" and rope["rope_type"] == "yarn":
+        found["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
+        found["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
+    if arch in ("command-r", "cohere2"):
+        found["logit_scale"] = config.logit_scale
+    if arch in ("gemma2", "gemma3"):
+        found["attention.scale"] = config.query_pre_attn_scalar**-0.5
+    return found
+
+
 def values_of(arch: str, config: Any) -> dict[str, Any]:
     """Return the metadata that a converter would write, by keys without the architecture."""
     heads = config.num_attention_heads
@@ -77,10 +106,12 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": heads,
         "attention.head_count_kv": config.num_key_value_heads,
-        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
     }
+    if "full_attention" in rope and arch != "gemma3":
+        rope = rope["full_attention"]
+    found |= dense_of(arch, config, rope)
     if arch == "gemma3":
         found["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
         rope = rope["full_attention"]
@@ -95,8 +126,6 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     if getattr(config, "sliding_window", None):
         found["attention.sliding_window"] = config.sliding_window
-    if arch in ("gemma2", "gemma3"):
-        found["attention.scale"] = config.query_pre_attn_scalar**-0.5
     found |= {own: n for key, own in EXPERT_KEYS.items() if (n := getattr(config, key, 0))}
     if arch in ("glm4moe", "dots1", "deepseek2"):
         found["expert_weights_norm"] = bool(getattr(config, "norm_topk_prob", False))
@@ -108,8 +137,8 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
         found["expert_feed_forward_length"] = config.intermediate_size
         dense = getattr(config, "intermediate_size_mlp", config.intermediate_size)
         found["feed_forward_length"] = dense
-    if arch.startswith("granite"):
-        found["attention.scale"] = config.attention_multiplier
+    if arch.startswith("granite") or arch == "minicpm":
+        found |= {} if arch == "minicpm" else {"attention.scale": config.attention_multiplier}
         found["embedding_scale"] = config.embedding_multiplier
         found["residual_scale"] = config.residual_multiplier
         found["logit_scale"] = config.logits_scaling
@@ -210,9 +239,15 @@ def write(
     return path
 
 
-def export(checkpoint: Any, family: str, path: Path, kind: Callable[[str], str]) -> Path:
-    """Write a checkpoint of transformers as a converter would, its matrices in a type."""
-    arch, model = ARCHS[family], checkpoint.model
+def export(
+    checkpoint: Any, family: str, path: Path, kind: Callable[[str], str], arch: str = ""
+) -> Path:
+    """Write a checkpoint of transformers as a converter would, its matrices in a type.
+
+    Args:
+        arch: Whose files look like those of another architecture.
+    """
+    arch, model = arch or ARCHS[family], checkpoint.model
     config = model.config
     known = gguf.MODEL_ARCH[CONSTANTS.get(arch, arch.upper())]
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
@@ -226,7 +261,7 @@ def export(checkpoint: Any, family: str, path: Path, kind: Callable[[str], str])
         for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
             if arch in PAIRED and f"{part}_proj" in name:
                 found = paired(found, heads)
-        if family.startswith("Gemma") and name.endswith("norm.weight"):
+        if family.startswith(OFFSET) and name.endswith("norm.weight"):
             found = found + 1
         parts = halves(name, found, config) if arch == "deepseek2" else [(name, found)]
         for part, values_of_part in chain.from_iterable(parts_of(*p, family) for p in parts):

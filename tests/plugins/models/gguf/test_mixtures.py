@@ -43,6 +43,10 @@ def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path)
 
 
+def test_tokens_of_a_mixture_that_sees(tmp_path: Path) -> None:
+    assert_tokens(VARIANTS["qwen3-moe"], "F32", tmp_path, "qwen3vlmoe")
+
+
 def test_experts_of_which_one_matrix_is_plain_are_unpacked(tmp_path: Path) -> None:
     checkpoint = save_tiny(BY_NAME["mixtral"], tmp_path / "original", random.randrange(2**31))
     kinds = of_matrices("Q8_0")

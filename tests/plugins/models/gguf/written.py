@@ -30,11 +30,11 @@ def round_trip(tensor: torch.Tensor, kind: str) -> torch.Tensor:
     return torch.from_numpy(gguf.quants.dequantize(packed, known).reshape(tensor.shape))
 
 
-def assert_tokens(variant: Variant, kind: str, tmp_path: Path) -> None:
+def assert_tokens(variant: Variant, kind: str, tmp_path: Path, arch: str = "") -> None:
     """Compare the greedy tokens of a file, whose matrices are of a type, with transformers'."""
     name = variant.name
     checkpoint = save_tiny(variant, tmp_path / "original", random.randrange(2**31))
-    export(checkpoint, variant.family, tmp_path / f"{name}-{kind}.gguf", of_matrices(kind))
+    export(checkpoint, variant.family, tmp_path / f"{name}-{kind}.gguf", of_matrices(kind), arch)
     with torch.no_grad():
         for called, weight in checkpoint.model.named_parameters():
             if weight.dim() > 1 and kind != "F32" and not any(p in called for p in PLAIN):
