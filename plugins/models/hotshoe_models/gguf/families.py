@@ -134,7 +134,6 @@ def config_of(meta: Metadata) -> Values:
 
 #: By general.architecture.
 FAMILIES = {
-    "llama": Family("LlamaForCausalLM", dense.llama, pairs=True),
     "arcee": Family("ArceeForCausalLM", pairs=True),
     "cohere2": Family("Cohere2ForCausalLM", dense.cohere2),
     "command-r": Family("CohereForCausalLM", dense.cohere),
@@ -142,43 +141,44 @@ FAMILIES = {
     "exaone": Family("LlamaForCausalLM"),
     "exaone4": Family("Exaone4ForCausalLM", dense.windowed_by_layer, POST_NAMES),
     "gemma": Family("GemmaForCausalLM", norm_offset=1.0),
+    "gemma2": Family("Gemma2ForCausalLM", dense.gemma2, GEMMA_NAMES, norm_offset=1.0),
+    "gemma3": Family("Gemma3ForCausalLM", dense.gemma3, GEMMA_NAMES, norm_offset=1.0),
     "glm4": Family("Glm4ForCausalLM", dense.rotated_in_part, GLM4_NAMES),
+    "granite": Family("GraniteForCausalLM", dense.granite, pairs=True),
     "hunyuan-dense": Family("HunYuanDenseV1ForCausalLM", names={**NAMES, **HUNYUAN_NORMS}),
     "internlm2": Family("LlamaForCausalLM", pairs=True),
+    "llama": Family("LlamaForCausalLM", dense.llama, pairs=True),
     "minicpm": Family("GraniteForCausalLM", dense.minicpm, pairs=True),
     "mistral3": Family("Ministral3ForCausalLM", dense.ministral3, pairs=True),
     "nemotron": Family("NemotronForCausalLM", dense.rotated_in_part, norm_offset=1.0),
     "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
+    "phi3": Family("Phi3ForCausalLM", dense.phi3, PHI3_NAMES),
+    "qwen2": Family("Qwen2ForCausalLM"),
     # Of models that see: without images, all positions of a token are the same.
     "qwen2vl": Family("Qwen2ForCausalLM"),
+    "qwen3": Family("Qwen3ForCausalLM"),
     "qwen3vl": Family("Qwen3ForCausalLM"),
     "seed_oss": Family("SeedOssForCausalLM", dense.seed_oss, POST_NAMES),
+    "smollm3": Family("SmolLM3ForCausalLM", pairs=True),
     "stablelm": Family("StableLmForCausalLM", dense.stablelm),
     "starcoder2": Family("Starcoder2ForCausalLM", dense.starcoder2, STARCODER2_NAMES),
-    "qwen2": Family("Qwen2ForCausalLM"),
-    "qwen3": Family("Qwen3ForCausalLM"),
-    "gemma2": Family("Gemma2ForCausalLM", dense.gemma2, GEMMA_NAMES, norm_offset=1.0),
-    "gemma3": Family("Gemma3ForCausalLM", dense.gemma3, GEMMA_NAMES, norm_offset=1.0),
-    "phi3": Family("Phi3ForCausalLM", dense.phi3, PHI3_NAMES),
-    "granite": Family("GraniteForCausalLM", dense.granite, pairs=True),
-    "smollm3": Family("SmolLM3ForCausalLM", pairs=True),
 }
 #: Those with experts.
 MIXTURES = {
-    "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
-    "qwen2moe": Family("Qwen2MoeForCausalLM", mixtures.qwen2_moe, MOE_NAMES),
-    "qwen3moe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
-    "qwen3vlmoe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
-    "olmoe": Family("OlmoeForCausalLM", mixtures.experts, MOE_NAMES),
-    "granitemoe": Family(
-        "GraniteMoeForCausalLM", mixtures.granite_moe, GRANITE_MOE_NAMES, pairs=True
-    ),
-    "llama4": Family("Llama4ForCausalLM", mixtures.llama4, LLAMA4_NAMES),
-    "gpt-oss": Family("GptOssForCausalLM", mixtures.gpt_oss, GPT_OSS_NAMES),
-    "glm4moe": Family("Glm4MoeForCausalLM", mixtures.glm_moe, GLM_NAMES),
     "deepseek2": Family("DeepseekV3ForCausalLM", mixtures.deepseek, DEEPSEEK_NAMES, latents=True),
     "dots1": Family("Dots1ForCausalLM", mixtures.dots, ROUTED_NAMES),
     "ernie4_5-moe": Family("Ernie4_5_MoeForCausalLM", mixtures.ernie_moe, ERNIE_NAMES),
-    "minimax-m2": Family("MiniMaxM2ForCausalLM", mixtures.minimax, MINIMAX_NAMES),
+    "glm4moe": Family("Glm4MoeForCausalLM", mixtures.glm_moe, GLM_NAMES),
+    "gpt-oss": Family("GptOssForCausalLM", mixtures.gpt_oss, GPT_OSS_NAMES),
+    "granitemoe": Family(
+        "GraniteMoeForCausalLM", mixtures.granite_moe, GRANITE_MOE_NAMES, pairs=True
+    ),
     "hunyuan-moe": Family("HunYuanMoEV1ForCausalLM", mixtures.hunyuan_moe, HUNYUAN_NAMES),
+    "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
+    "llama4": Family("Llama4ForCausalLM", mixtures.llama4, LLAMA4_NAMES),
+    "minimax-m2": Family("MiniMaxM2ForCausalLM", mixtures.minimax, MINIMAX_NAMES),
+    "olmoe": Family("OlmoeForCausalLM", mixtures.experts, MOE_NAMES),
+    "qwen2moe": Family("Qwen2MoeForCausalLM", mixtures.qwen2_moe, MOE_NAMES),
+    "qwen3moe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
+    "qwen3vlmoe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
 }
