@@ -67,7 +67,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         raise refuse(config, "attention_bias", "has no biases")
     spec = decoder_spec(
         config,
-        _layers(config, ctx),
+        muse_layers(config, ctx),
         activation=activation(config, "hidden_activation"),
         attention_scale=number(config, "qk_scale_factor") * config.size("head_dim") ** -0.5,
         gated_attention=True,
@@ -82,7 +82,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     return DenseDecoder(spec, ctx)
 
 
-def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
+def muse_layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
     """Describe the layers; those whose base is 0 do not rotate, as every fourth where none says."""
     count, key = config.size("num_hidden_layers"), "layer_rope_theta"
     whole = [(count - 1 - i) % EVERY == 0 for i in range(count)]

@@ -175,7 +175,10 @@ def linear(ctx: BuildContext, name: str, rows: int, columns: int) -> Linear:
 
 def norm(spec: DecoderSpec, ctx: BuildContext, name: str | None) -> Callable[[Tensor], Tensor]:
     """Build an RMS norm over the hidden size whose result nobody quantizes."""
-    built = RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, spec.norm_offset)
+    offset, last = spec.norm_offset, name == spec.names.final_norm
+    if last and spec.final_norm_offset is not None:
+        offset = spec.final_norm_offset
+    built = RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, offset)
 
     def run(x: Tensor) -> Tensor:
         out = built(x)

@@ -163,6 +163,7 @@ ARCHITECTURES = {
     "LlamaModel": "hotshoe_models.llama:build",
     "MistralModel": "hotshoe_models.mistral:build",
     "MuseGlimmerTextModel": "hotshoe_models.muse_glimmer:build",
+    "MuseSparkTextModel": "hotshoe_models.muse_spark:build",
     "Qwen2Model": "hotshoe_models.qwen:build_qwen2",
     "Qwen2_5OmniThinkerTextModel": "hotshoe_models.qwen_vl:build_qwen2_omni",
     "Qwen3OmniMoeThinkerTextModel": "hotshoe_models.qwen_vl:build_qwen3_omni",
@@ -221,6 +222,7 @@ COMPOSITES = {
     "MiniMaxM3SparseForConditionalGeneration": {"minimax_m3_vl_text": "MiniMaxM3VLForCausalLM"},
     "MiniCPMV4_6ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "MuseGlimmerForConditionalGeneration": {"muse_glimmer_text": "MuseGlimmerTextModel"},
+    "MuseSparkForConditionalGeneration": {"muse_spark_text": "MuseSparkTextModel"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",

@@ -1163,7 +1163,7 @@ ZAYA = {
     "tie_word_embeddings": True,
 }
 VARIANTS += [
-    Variant("zaya", "Zaya", ZAYA, end_to_end=True, undivided=True),
+    Variant("zaya", "Zaya", ZAYA, undivided=True),
     Variant(
         "zaya-windows",
         "Zaya",
@@ -2156,6 +2156,41 @@ VARIANTS += [
         **GLIMMER_SEEING,
     ),
 ]
+SPARK = {
+    "num_hidden_layers": 4,
+    "sliding_window": 6,
+    "head_dim": 16,
+    "qk_scale_factor": 1.5,
+    "output_multiplier": 0.8,
+    "moe_hidden_size": 48,
+    "moe_intermediate_size": 40,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "residual_gate_temperature": 2.0,
+}
+SPARK_PARTS = {
+    "vision_config": TOWER,
+    "audio_config": {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1], "out_hidden_size": 64},
+    "projector_hidden_size": 32,
+    "out_hidden_size": 64,
+}
+VARIANTS += [
+    Variant("spark", "MuseSpark", SPARK, whole=SPARK_PARTS),
+    Variant(
+        "spark-dense-in-front",
+        "MuseSpark",
+        {
+            **SPARK,
+            "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+            "num_experts_per_tok": 3,
+            "routed_scaling_factor": 2.5,
+            "post_norm_eps": 0.1,
+            "residual_gate_temperature": 0.8,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+        whole=SPARK_PARTS,
+    ),
+]
 MIMO = {**EXPERTS, "n_routed_experts": 6, "num_hidden_layers": 4, "head_dim": 24, "v_head_dim": 16}
 VARIANTS += [
     Variant("mimo-v2", "MiMoV2Flash", {**MIMO, "sliding_window": 9}, end_to_end=True),
@@ -2867,7 +2902,7 @@ RECENT |= {"llama4-dense-between"}
 RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 #: And those that it lacks.
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
-RECENT |= {"Apertus1p5", "Zaya"}
+RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 OLDEST = "5.24"
 

@@ -31,6 +31,7 @@ FAMILIES = {
     "kimi-linear": r"\.kv_b_proj$",  # another gated delta rule
     "longcat": r"\.kv_b_proj$",  # a router of its own
     "zaya": "",  # a router of several matrices
+    "spark": "vision|audio",  # latents of experts, whose outputs are normed
     "hunyuan3": "",  # shared experts have another name in files
     "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
     "gemma3n": "",  # small matrices in float32

@@ -75,6 +75,7 @@ from hotshoe_models import (
     modernbert_decoder,
     mpt,
     muse_glimmer,
+    muse_spark,
     nanochat,
     olmo,
     olmo_hybrid,
@@ -153,6 +154,7 @@ DEFAULTS = {
     "SarvamMoEConfig": sarvam.DEFAULTS,
     "SarvamMLAConfig": sarvam.MLA_DEFAULTS,
     "MuseGlimmerTextConfig": muse_glimmer.DEFAULTS,
+    "MuseSparkTextConfig": muse_spark.DEFAULTS,
     "Step3p7TextConfig": {**step.DEFAULTS, "num_local_experts": 128},  # another key's name
     "DbrxConfig": dbrx.DEFAULTS,
     "ModernBertDecoderConfig": modernbert_decoder.DEFAULTS,
