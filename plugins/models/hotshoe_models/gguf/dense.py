@@ -59,7 +59,22 @@ def rotation_of(meta: Metadata, head_dim: int) -> Values:
     if factor in (0.0, 1.0):
         return {"rope_parameters": rope}
     kind = "linear" if kind == "none" else kind
-    return {"rope_parameters": rope | {"rope_type": kind, "factor": factor}}
+    rope |= {"rope_type": kind, "factor": factor}
+    return {"rope_parameters": rope | (_ramp(meta) if kind == "yarn" else {})}
+
+
+def _ramp(meta: Metadata) -> Values:
+    """Return what a file says of YaRN beside the factor, under the names of configurations.
+
+    Raises:
+        CheckpointError: Something else than all of YaRN is meant.
+    """
+    key = "rope.scaling.yarn_ext_factor"
+    if meta.number(key, 1.0) != 1:
+        raise meta.refuse(f"{meta.arch}.{key}", "but is read as 1")
+    names = {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attn_factor": "attention_factor"}
+    found = {ours: meta.number(f"rope.scaling.yarn_{own}", 0.0) for own, ours in names.items()}
+    return {ours: value for ours, value in found.items() if value > 0}
 
 
 def _factors(short: list[float], long: list[float]) -> Values:

@@ -16,8 +16,11 @@ from hotshoe_models.gguf.header import Header, TensorInfo
 MAX_FLOATS = 4096
 #: Texts of tokens that end a turn or a text, where files name only one of them.
 ENDINGS = frozenset(
-    "<|eot_id|> <|eom_id|> <|end_of_text|> <|im_end|> <|endoftext|> <|end|> <end_of_turn>".split()
+    "<|eot_id|> <|eom_id|> <|end_of_text|> <|im_end|> <|endoftext|> <|end|> <end_of_turn> "
+    "<|eot|> <|eom|>".split()
 )
+#: Those of gpt-oss, by which its vocabulary is known; "<|end|>" ends one message of a turn.
+HARMONY, END_OF_MESSAGE = frozenset(("<|return|>", "<|call|>")), "<|end|>"
 CONTROL = 3
 
 
@@ -167,14 +170,22 @@ class Metadata:
         return value
 
     def ending_ids(self) -> list[int]:
-        """Return the tokens that end a text: those named so, and control tokens known as such."""
+        """Return the tokens that end a text: those named so, and control tokens known as such.
+
+        A turn of gpt-oss has several messages, so the end of one does not count there.
+        """
         named = [self.token_id(role) for role in ("eos", "eot", "eom")]
         tokens = self._values.get("tokenizer.ggml.tokens")
         kinds = self._values.get("tokenizer.ggml.token_type")
         found: list[int] = []
         if isinstance(tokens, list) and isinstance(kinds, list):
             pairs = enumerate(zip(tokens, kinds, strict=False))
-            found = [i for i, (text, kind) in pairs if kind == CONTROL and str(text) in ENDINGS]
+            control = {str(text): i for i, (text, kind) in pairs if kind == CONTROL}
+            known = ENDINGS
+            if control.keys() >= HARMONY:
+                known = (ENDINGS | HARMONY) - {END_OF_MESSAGE}
+                named = [i for i in named if i != control.get(END_OF_MESSAGE)]
+            found = [i for text, i in control.items() if text in known]
         return list(dict.fromkeys([i for i in named if i is not None] + found))
 
 

@@ -125,7 +125,15 @@ def deepseek(meta: Metadata) -> Values:
     """Version 2 has a router of softmax, version 3 one of sigmoids.
 
     Newer files tell sizes of latents as if these were one head's keys and values.
+
+    Raises:
+        CheckpointError: A key is missing or malformed, or queries grow with their positions.
     """
+    if meta.number("attention.temperature_scale", 0.0):
+        raise meta.refuse(
+            "deepseek2.attention.temperature_scale",
+            "but scales that grow with the position are not read; use the checkpoint's safetensors",
+        )
     rope_dim = meta.integer("rope.dimension_count")
     keys, values = (
         meta.integer(f"attention.{part}_length_mla", meta.integer(f"attention.{part}_length"))

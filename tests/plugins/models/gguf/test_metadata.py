@@ -90,6 +90,11 @@ def test_bases_of_gemma3(meta) -> None:
         ("llama", {"attention.layer_norm_rms_epsilon": float("nan")}, "epsilon is nan"),
         ("llama", {"attention.value_length": 4}, "value_length is 4, but keys have 8"),
         ("llama", {"rope.scaling.type": "longcat"}, "rope.scaling.type is 'longcat'"),
+        (
+            "deepseek2",
+            {"expert_count": 8, "attention.temperature_scale": 0.1},
+            "temperature_scale is 0.1.*, but scales that grow with the position are not read",
+        ),
         ("granite", {}, "granite.attention.scale is missing, but must be a number"),
     ],
 )
@@ -147,3 +152,27 @@ def test_control_tokens_that_end_a_turn(meta, tmp_path: Path) -> None:
     values["tokenizer.ggml.eot_token_id"] = 7
     path = write(tmp_path / "e.gguf", "llama", values, {})
     assert Metadata([Header(path)]).ending_ids() == [2, 7, 0]
+
+
+def test_a_message_of_gpt_oss_ends_no_turn(meta, tmp_path: Path) -> None:
+    """The answer follows the reasoning's `<|end|>`, and a call ends a turn."""
+    values = vocabulary(300)
+    texts = ["<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"]
+    values["tokenizer.ggml.tokens"][290:294] = texts
+    values["tokenizer.ggml.token_type"][290:294] = [3] * 4
+    values |= {"tokenizer.ggml.eos_token_id": 290, "tokenizer.ggml.eot_token_id": 292}
+    path = write(tmp_path / "e.gguf", "gpt-oss", values, {})
+    assert Metadata([Header(path)]).ending_ids() == [290, 291, 293]
+    values["tokenizer.ggml.tokens"][291] = "another"
+    assert 292 in Metadata([Header(write(path, "gpt-oss", values, {}))]).ending_ids()
+
+
+def test_what_a_file_says_of_yarn(meta) -> None:
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+    plain = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0}
+    assert config_of(meta(**yarn))["rope_parameters"] == plain
+    more = {f"rope__scaling__yarn_{key}": 2.0 for key in ("beta_fast", "beta_slow", "attn_factor")}
+    named = dict.fromkeys(("beta_fast", "beta_slow", "attention_factor"), 2.0)
+    assert config_of(meta(**yarn, **more))["rope_parameters"] == plain | named
+    with pytest.raises(CheckpointError, match=r"yarn_ext_factor is 0.5, but is read as 1"):
+        config_of(meta(**yarn, rope__scaling__yarn_ext_factor=0.5))
