@@ -199,6 +199,8 @@ class OnlineFormat(WeightFormat):
         return tensors
 
 
+#: What modules of transformers, and so descriptions of quantization, call the output matrix.
+OUTPUT = "lm_head"
 #: Of layers that nobody quantizes.
 PLAIN: WeightFormat = OnlineFormat()
 
@@ -265,3 +267,21 @@ def checked_format(found: object, name: str) -> WeightFormat:
             "canonical() of hotshoe.layers.WeightFormat; install a newer version"
         )
     raise PluginError(f"quantization method {name} cannot be used: {why}")
+
+
+def output_is_plain(format: WeightFormat, name: str, shape: Shape, own: str) -> bool:
+    """Tell whether a quantized checkpoint has plain numbers for an output matrix.
+
+    It has if rows of the matrix are looked up as well, unless the format can give them as plain
+    numbers. Others may have a name of their own in the checkpoint. Its description of quantization
+    calls them as transformers' modules are called, and methods leave them out by that name.
+
+    Args:
+        format: The checkpoint's.
+        name: Of the matrix in the checkpoint.
+        shape: Of the matrix.
+        own: What it is called where it is no embedding, too; "" for the same.
+    """
+    if format.online or format.unpack is not None:
+        return False
+    return name != (own or name) or (name != OUTPUT and format.storage(OUTPUT, shape) is None)

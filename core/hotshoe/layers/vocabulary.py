@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.ends import AdaptedEmbedding, AdaptedLogits
+from hotshoe.layers.formats import output_is_plain
 from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.split import split_padded
@@ -94,6 +95,7 @@ class Logits:
         parts = [(name, vocab_size)]
         # Kernels of the host copy a tied matrix anyway; elsewhere packed ones are not measured.
         quantize &= name == (adapted or name) or ctx.selector.judged.device.startswith(HOST.type)
+        quantize &= not output_is_plain(ctx.format, name, (vocab_size, hidden_size), adapted)
         matrix = Matrix(ctx, parts, hidden_size, bias=bias, quantize=quantize, outputs=outputs)
         self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._communicator, self._size = ctx.communicator, ctx.size

@@ -2,11 +2,13 @@
 ranks whose parts are padded to be equal.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from hotshoe.layers import BuildContext, Embedding, Logits
-from hotshoe.slots import LinearSpec
+from hotshoe.layers import BuildContext, Embedding, Logits, Storage, TensorSpec, WeightFormat
+from hotshoe.slots import LinearSpec, QuantSpec
 
 
 def test_rows_times_scale(ctx):
@@ -87,3 +89,42 @@ def test_a_bias_is_divided_as_the_matrix_is(ctx, size: int) -> None:
         own.weights.feed("head.bias", bias)
         logits = head(hidden)
     torch.testing.assert_close(logits, hidden @ weight.T + bias)
+
+
+class Stored(WeightFormat):
+    """Integers by channel, but not of the output matrix, by the name that modules have for it."""
+
+    online = False
+
+    def __init__(self, kept: tuple[str, ...] = ("lm_head",)) -> None:
+        self._kept = kept
+
+    def storage(self, layer, shape):
+        return None if layer in self._kept else Storage(QuantSpec("int8", "channel"))
+
+    def tensors(self, layer, shape, share):
+        kinds = {"weight": (shape, torch.int8), "weight_scale": ((shape[0], 1), torch.float32)}
+        pieces = tuple((rows, slice(None)) for rows in share.rows)
+        return {k: TensorSpec(size, pieces, frozenset({t})) for k, (size, t) in kinds.items()}
+
+    def canonical(self, layer, tensors):
+        return tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "adapted", "kept", "kind"),
+    [
+        ("embed_out", "embed_out", ("lm_head",), None),
+        ("embed_out", "embed_out", ("embed_out",), None),
+        ("embed_out", "embed_out", (), "int8"),
+        ("wte", "lm_head", (), None),  # a tied one, whose rows are looked up
+        ("lm_head", "lm_head", (), "int8"),
+    ],
+)
+def test_an_output_matrix_of_a_quantized_checkpoint(ctx, name, adapted, kept, kind) -> None:
+    own = replace(ctx, format=Stored(kept))
+    Logits(own, name, 8, 16, quantize=True, adapted=adapted)
+    wanted = {f"{name}.weight"} | ({f"{name}.weight_scale"} if kind else set())
+    assert set(own.weights.expected) == wanted
+    [spec] = [s for _, s in own.selector.decisions if isinstance(s, LinearSpec)]
+    assert (spec.weight and spec.weight.format) == kind
