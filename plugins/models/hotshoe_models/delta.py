@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -38,6 +39,12 @@ class DeltaMixer:
             for one in block.projections
         ]
         out, columns = f"{prefix}{block.out}", delta_rows(ctx, block.delta, ["v"])
+        #: Heads of values of each key, and channels of a head, where they are to change places.
+        self._tiles: tuple[int, int] | None = None
+        if block.tiled and block.delta.num_heads != block.delta.num_key_heads:
+            self._tiles = block.delta.num_heads // block.delta.num_key_heads, block.delta.value_dim
+            columns = tiled(columns, block.delta.num_key_heads, *self._tiles)
+            ctx = replace(ctx, adapters=None)  # whose channels have the other order
         self._out = Linear(
             ctx,
             Matrix(
@@ -57,7 +64,11 @@ class DeltaMixer:
         """See `Mixer`."""
         projected = torch.cat([project(hidden) for project in self._projections], dim=1)
         out = self._delta(projected, batch)
-        return self._out(out if keep is None else out[keep])
+        out = out if keep is None else out[keep]
+        if self._tiles is not None:
+            heads = out.view(len(out), -1, *self._tiles)
+            out = heads.transpose(1, 2).reshape(out.shape)
+        return self._out(out)
 
 
 class _Projected:
@@ -90,6 +101,20 @@ class _Projected:
 
     def __call__(self, hidden: Tensor | Quantized) -> Tensor:
         return self._last(hidden if self._before is None else self._before(hidden))
+
+
+def tiled(split: Split, keys: int, heads: int, width: int) -> Split:
+    """Return where channels are of which a matrix takes the first head of every key first.
+
+    Args:
+        split: A rank's channels, one range, as if heads of a key lay together.
+        keys, heads, width: Keys, heads of each key, and channels of a head.
+    """
+    begin, end = (channel // heads for channel in split.ranges[0])
+    if end - begin == keys * width:
+        return split
+    steps = range(0, heads * keys * width, keys * width)
+    return replace(split, ranges=tuple((step + begin, step + end) for step in steps))
 
 
 def ungrouped(split: Split, widths: list[int]) -> Split:

@@ -10,8 +10,8 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.qwen_moe import NAMES
+from hotshoe_models.qwen_next import APART, drafting, gated_spec, mixed_layers
 from hotshoe_models.qwen_next import DEFAULTS as QWEN_NEXT
-from hotshoe_models.qwen_next import drafting, gated_spec, mixed_layers
 from hotshoe_models.spec import LayerSpec, Projection
 from hotshoe_models.values import with_defaults
 
@@ -25,7 +25,7 @@ DENSE_DEFAULTS = {
 }
 MOE_DEFAULTS = {**SHARED, "num_hidden_layers": 40, "num_experts": 256, "num_experts_per_tok": 8}
 PROJECTIONS = (
-    Projection((("in_proj_qkv", ("q", "k", "v")), ("in_proj_z", ("z",)))),
+    APART,
     Projection((("in_proj_b", ("beta",)), ("in_proj_a", ("decay",)))),
 )
 

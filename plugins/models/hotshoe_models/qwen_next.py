@@ -57,10 +57,10 @@ FURTHER = FurtherNames(
 )
 #: Key of the number of layers that predict further tokens.
 COUNT = "num_nextn_predict_layers"
-PROJECTIONS = (
-    Projection((("in_proj_qkvz", ("q", "k", "v", "z")),), grouped=True),
-    Projection((("in_proj_ba", ("beta", "decay")),), grouped=True),
-)
+JOINED = Projection((("in_proj_qkvz", ("q", "k", "v", "z")),), grouped=True)
+#: Of files that have them part by part.
+APART = Projection((("in_proj_qkv", ("q", "k", "v")), ("in_proj_z", ("z",))))
+GATES = Projection((("in_proj_ba", ("beta", "decay")),), grouped=True)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -72,7 +72,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         shared = config.size("shared_expert_intermediate_size")
         experts = mixture(config, router, shared_size=shared, shared_gated=True, names=NAMES)
         layers = with_experts(layers, experts, sparse_layers(config))
-    return drafting(config, ctx, gated_spec(config, ctx, layers, PROJECTIONS), COUNT)
+    projections = (APART if config.get("qkv_apart") else JOINED, GATES)
+    return drafting(config, ctx, gated_spec(config, ctx, layers, projections), COUNT)
 
 
 def drafting(config: ModelConfig, ctx: BuildContext, spec: DecoderSpec, key: str) -> DenseDecoder:
@@ -111,7 +112,11 @@ def gated_spec(
         qkv_bias=bias,
         o_bias=bias,
         gated_attention=True,
-        delta=DeltaBlock(delta=delta_spec(config, ctx), projections=projections),
+        delta=DeltaBlock(
+            delta=delta_spec(config, ctx),
+            projections=projections,
+            tiled=bool(config.get("value_heads_tiled")),
+        ),
         names=QWEN3_NAMES,
         **differences,
     )

@@ -223,14 +223,14 @@ class DeltaBlock:
     """Linear attention with the gated delta rule and its projections, for mixer "delta".
 
     Attributes:
-        delta: What lies between the projections.
-        projections: To its input, in its order.
-        name, out: Prefix within a layer, and the projection behind.
-        names: Of the small weights.
+        delta, projections: What lies between the projections, and those to its input, in its order.
+        name, out, names: Prefix within a layer, the projection behind, and the small weights.
+        tiled: `out` takes the first head of values of every key, then the second.
     """
 
     delta: GatedDeltaSpec
     projections: tuple[Projection, ...]
+    tiled: bool = False
     name: str = "linear_attn"
     out: str = "out_proj"
     names: DeltaNames = field(default_factory=DeltaNames)

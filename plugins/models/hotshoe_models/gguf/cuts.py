@@ -54,6 +54,8 @@ DIGIT, THREE = r"\p{N}", r"\p{N}{1,3}"
 GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{_SIGNS}|\s+(?!\S)|\s+"
 LLAMA3 = rf"{_ENDS}|{_WORD}|{THREE}|{_SIGNS}[\r\n]*|{_BLANKS}"
 QWEN2 = rf"{_ENDS}|{_WORD}|{DIGIT}|{_SIGNS}[\r\n]*|{_BLANKS}"
+_MARKED = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+QWEN35 = rf"{_ENDS}|{_MARKED}|{DIGIT}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}"
 UFAKZEKA = rf"{_WORD}|{DIGIT}|{_SIGNS}[\r\n]*|{_BLANKS}"
 MINICPM5 = rf"{_ENDS}|{_WORD}|\p{{N}}+|{_SIGNS}[\r\n]*|{_BLANKS}"
 SEED = rf"{_ENDS}|{_WORD}|{DIGIT}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}"
@@ -101,6 +103,7 @@ _GROUPS = {
     "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral lfm2 midm-2.0": _LLAMA3,
     "smaug-bpe dbrx glm4 chatglm-bpe": _THREES,
     "qwen2 deepseek-r1-qwen megrez hunyuan kormo f2llmv2": _QWEN2,
+    "qwen35": Cut((QWEN35,), composed=True),
     "stablelm2 solar-open grok-2": _SINGLE,
     "ufakzeka": Cut((UFAKZEKA,)),
     "minicpm5": Cut((THREE, MINICPM5), whole=True),

@@ -1,8 +1,8 @@
 """What GGUF files call the architectures of this distribution: configuration and tensors, as data.
 
 A `Family` turns a file's metadata into the values that config.json would have, and tensor names
-into those of the original checkpoint. Converters have changed two things, which are turned back:
-rows of q and k that rotate by neighboring pairs, and norms that already hold Gemma's 1.
+into those of the original checkpoint. What converters have changed is turned back: rows of q and k
+that rotate by neighboring pairs, norms that already hold Gemma's 1, and what `Family.turns` names.
 Source: the key and tensor names of ggml's gguf.md; the keys of transformers' configurations.
 """
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from hotshoe_models.gguf import dense, mixtures
+from hotshoe_models.gguf import dense, hybrids, mixtures
 from hotshoe_models.gguf.dense import Values, rotation_of
+from hotshoe_models.gguf.hybrid_names import QWEN35_NAMES, QWEN_NEXT_NAMES
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import (
     DEEPSEEK_NAMES,
@@ -37,9 +39,12 @@ from hotshoe_models.gguf.names import (
     STARCODER2_NAMES,
 )
 
+if TYPE_CHECKING:
+    pass
+
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
-_LAYER = re.compile(r"blk\.(\d+)\.([\w.]+)\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d+)\.([\w.]+?)(?:\.(weight|bias|scale))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,11 @@ class Family:
     pairs: Rows of q and k lie so that neighbors rotate together.
     norm_offset: What the file's norms hold more than the checkpoint's.
     latents: Keys and values are made of latents, and need not be of one size.
+    turns: By a part of the checkpoint's names: what makes the checkpoint's tensor of the file's,
+        or its rows of bytes of theirs, given the configuration. The norms among them hold nothing
+        more.
+    layers: Those from this number on predict further tokens; None for none.
+    further: Whole names of what is beside such a layer; the layer's own then begin with `mtp.`.
     """
 
     architecture: str
@@ -59,6 +69,9 @@ class Family:
     pairs: bool = False
     norm_offset: float = 0.0
     latents: bool = False
+    turns: Mapping[str, hybrids.Turn] = field(default_factory=dict)
+    layers: int | None = None
+    further: Mapping[str, str] = field(default_factory=dict)
 
     def known_as(self, name: str) -> str | None:
         """Return the checkpoint's name of a file's tensor.
@@ -75,10 +88,15 @@ class Family:
         if layer is None:
             return name
         number, part, kind = layer.groups()
-        whole = self.names.get(f"{part}.{kind}")
+        ending, prefix = f".{kind}" if kind else "", f"model.layers.{number}."
+        if self.layers is not None and int(number) >= self.layers:
+            if part in self.further:
+                return self.further[part] + ending
+            prefix = f"mtp.layers.{int(number) - self.layers}."
+        whole = self.names.get(part + ending)
         if whole is None and part in self.names:
-            whole = f"{self.names[part]}.{kind}"
-        return name if whole is None else f"model.layers.{number}.{whole}"
+            whole = self.names[part] + ending
+        return name if whole is None else prefix + whole
 
 
 def family_of(meta: Metadata) -> Family:
@@ -95,7 +113,9 @@ def family_of(meta: Metadata) -> Family:
     if family is None:
         kind = "without experts" if meta.arch in MIXTURES else "with experts"
         raise meta.refuse(f"{meta.arch}.expert_count", f"but {meta.arch} is not read {kind}")
-    return family
+    if not family.further:
+        return family
+    return replace(family, layers=hybrids.own_layers(meta))
 
 
 def config_of(meta: Metadata) -> Values:
@@ -162,6 +182,7 @@ FAMILIES = {
     "smollm3": Family("SmolLM3ForCausalLM", pairs=True),
     "stablelm": Family("StableLmForCausalLM", dense.stablelm),
     "starcoder2": Family("Starcoder2ForCausalLM", dense.starcoder2, STARCODER2_NAMES),
+    "qwen35": Family("Qwen3_5ForCausalLM", hybrids.qwen35, QWEN35_NAMES, **hybrids.QWEN35),
 }
 #: Those with experts.
 MIXTURES = {
@@ -181,4 +202,10 @@ MIXTURES = {
     "qwen2moe": Family("Qwen2MoeForCausalLM", mixtures.qwen2_moe, MOE_NAMES),
     "qwen3moe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
     "qwen3vlmoe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
+    "qwen3next": Family(
+        "Qwen3NextForCausalLM", hybrids.qwen_next, QWEN_NEXT_NAMES, **hybrids.QWEN_NEXT
+    ),
+    "qwen35moe": Family(
+        "Qwen3_5MoeForCausalLM", hybrids.qwen35_moe, QWEN35_NAMES, **hybrids.QWEN35
+    ),
 }

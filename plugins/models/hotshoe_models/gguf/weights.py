@@ -119,6 +119,9 @@ class Tensors:
         """Return a tensor: a view of the file where it holds plain numbers, as they are wanted."""
         place = self._home[name]
         found = self._rows(place) if name in self._packed else self._numbers(place)
+        turn = next((turn for part, turn in self._family.turns.items() if part in name), None)
+        if turn is not None:
+            return turn(found, self._config)
         if self._family.norm_offset and name.endswith("norm.weight"):
             return found - self._family.norm_offset
         heads = self._paired(name)

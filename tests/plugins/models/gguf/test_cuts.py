@@ -11,6 +11,7 @@ from hotshoe_models.gguf.cuts import CUTS, Cut
 #: Scripts, marks, and a sign that leads a word.
 SCRIPTS = {
     "glm4": ["東京タワー한국", " café", "\u0301", " .", "h", "\r\n", "ЖЖ"],
+    "qwen35": ["東京タワー한국", " café\u0301", " .", "h", "\r\n", "ЖЖ"],
     "minimax-m2": ["東京タワー한국", " café\u0301", " .", "h", "\r\n", "ЖЖ"],
     "kimi-k2": ["東京", "タワー한국", " café\u0301", " .", "h", "\r\n", "ЖЖ"],
     "deepseek-v3": ["東京タワー", "한국", " café\u0301", " .", "h", "\r\n", "ЖЖ"],

@@ -1,6 +1,6 @@
 """Names of architectures and tensors in files."""
 
-from tests.plugins.models.gguf import test_dense, test_mixtures
+from tests.plugins.models.gguf import hybrid_files, test_dense, test_mixtures
 from tests.plugins.models.gguf.conftest import ARCHS
 
 from hotshoe_models.gguf.families import FAMILIES, MIXTURES
@@ -9,4 +9,6 @@ from hotshoe_models.gguf.families import FAMILIES, MIXTURES
 def test_every_family_is_tested() -> None:
     tested = [*test_dense.VARIANTS.values(), *test_mixtures.VARIANTS.values()]
     assert {variant.family for variant in tested} == set(ARCHS)
-    assert {*ARCHS.values(), *test_dense.ALIKE, "qwen3vlmoe"} == {*FAMILIES, *MIXTURES}
+    hybrids = {arch for arch, _ in hybrid_files.ARCHS.values()}
+    written = {*ARCHS.values(), *test_dense.ALIKE, "qwen3vlmoe", *hybrids}
+    assert written == {*FAMILIES, *MIXTURES}

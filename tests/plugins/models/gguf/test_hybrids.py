@@ -1,0 +1,99 @@
+"""Hybrids' files, written by another package, give the original checkpoint's tokens."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tests.plugins.models.conftest import describe, save_tiny
+from tests.plugins.models.gguf.conftest import write
+from tests.plugins.models.gguf.hybrid_files import ARCHS, export, keys_of, tensors_of
+from tests.plugins.models.gguf.written import BY_NAME, assert_tokens
+
+from hotshoe.errors import CheckpointError
+from hotshoe_models.gguf.families import config_of
+from hotshoe_models.gguf.header import Header
+from hotshoe_models.gguf.metadata import Metadata
+from hotshoe_models.gguf.model import FORMAT
+
+HYBRIDS = ["qwen3-next", "qwen3.5", "qwen3.5-moe"]
+VARIANTS = {name: BY_NAME[name] for name in HYBRIDS}
+#: With blocks of numbers that lie in one head of values each.
+QWEN35 = {**BY_NAME["qwen3.5"].values, "linear_value_head_dim": 32}
+VARIANTS["qwen3.5"] = replace(BY_NAME["qwen3.5"], values=QWEN35)
+QUANTIZED = {"qwen3.5": "Q8_0"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
+    assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path, export=export)
+
+
+def test_every_family_is_tested() -> None:
+    assert {variant.family for variant in VARIANTS.values()} == set(ARCHS)
+
+
+def test_a_layer_that_predicts_further_tokens_comes_last(tmp_path: Path) -> None:
+    checkpoint = save_tiny(VARIANTS["qwen3.5"], tmp_path / "original", 0)
+    model = checkpoint.model
+    tensors, arch = tensors_of("Qwen3_5", model), "qwen35"
+    rng, size, layers = np.random.default_rng(), model.config.hidden_size, 3
+    own = {name: rng.normal(size=(size,)) for name in ("enorm", "hnorm", "shared_head_norm")}
+    own["eh_proj"] = rng.normal(size=(size, 2 * size))
+    names = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc"}
+    names |= {"shared_head_norm": "norm"}
+    wanted = {f"mtp.{names[part]}.weight": own[part] for part in names}
+    for part in names:
+        added = own[part] + (part.endswith("norm"))
+        tensors[f"blk.{layers}.nextn.{part}.weight"] = added.astype(np.float32)
+    for name in [name for name in tensors if name.startswith("blk.1.")]:
+        tensors[name.replace("blk.1.", f"blk.{layers}.")] = tensors[name]
+    keys = keys_of("Qwen3_5", model.config)
+    keys |= {f"{arch}.block_count": layers + 1, f"{arch}.nextn_predict_layers": 1}
+    opened = FORMAT.open(write(tmp_path / "m.gguf", arch, keys, tensors))
+    config, source = opened.config(), opened.weights(torch.float32)
+    assert config["num_hidden_layers"] == layers and config["mtp_num_hidden_layers"] == 1
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    layer = "model.layers.1."
+    wanted |= {n.replace(layer, "mtp.layers.0."): t for n, t in state.items() if layer in n}
+    wanted |= state
+    del wanted["lm_head.weight"]  # tied
+    assert set(source.names()) == set(wanted)
+    for name, tensor in wanted.items():
+        if "out_proj" not in name:  # whose columns the model reads as they are
+            np.testing.assert_allclose(source.tensor(name).numpy(), tensor, atol=1e-5)
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    """Returns the configuration of a file without tensors whose keys are changed."""
+
+    def made(name: str, **changed: Any) -> dict[str, Any]:
+        variant = VARIANTS[name]
+        _, config_name, values = describe(variant)
+        keys = keys_of(variant.family, getattr(transformers, config_name)(**values))
+        arch = ARCHS[variant.family][0]
+        keys |= {f"{arch}.{key.replace('__', '.')}": value for key, value in changed.items()}
+        keys = {key: value for key, value in keys.items() if value is not None}
+        tensors = {"token_embd.weight": np.ones((256, 64), np.float32)}
+        return config_of(Metadata([Header(write(tmp_path / "m.gguf", arch, keys, tensors))]))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("qwen3.5", {"ssm__inner_size": 250}, "qwen35.ssm.inner_size is 250, but must be a multi"),
+        ("qwen3.5", {"ssm__group_count": 3}, "ssm.time_step_rank is 8, but must be a multiple of"),
+        ("qwen3.5", {"ssm__state_size": None}, "qwen35.ssm.state_size is missing, but must be"),
+        ("qwen3.5", {"ssm__conv_kernel": "x"}, "qwen35.ssm.conv_kernel is 'x', but must be"),
+        ("qwen3.5", {"nextn_predict_layers": 3}, "nextn_predict_layers is 3, but must leave lay"),
+    ],
+)
+def test_bad_values_are_named(config, name: str, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        config(name, **changed)
