@@ -23,9 +23,10 @@ class CompressSpec:
 
     Group e has the tokens from e * group on. A token brings a row: values, then gates. An entry is
     the sum of its tokens' values, channel by channel, weighted by the softmax over these tokens of
-    gate + bias; then it is normed (RMS), and its last channels are rotated by the position
-    e * group. With `overlap` a token has two sets of values and gates: the first for the entry of
-    the group behind its own, the second for that of its own. Entry 0 then has one group alone.
+    gate + bias; then it is normed (RMS) where there is a norm, and its last channels are rotated by
+    the position e * group. With `overlap` a token has two sets of values and gates: the first for
+    the entry of the group behind its own, the second for that of its own. Entry 0 then has one
+    group alone.
 
     An entry lies in the block of its group's last token, so that a block holds one for each group
     that ends there, and has room for one at least. One of `block_size` and `group` divides the
@@ -33,8 +34,9 @@ class CompressSpec:
 
     Attributes:
         head_dim: Channels of an entry.
-        rope_dim: The last ones, which are rotated; pairs are neighbors.
+        rope_dim: The last ones, which are rotated, 0 for none; pairs are neighbors.
         group: Tokens of a group.
+        norm_eps: Of the norm; None for no norm.
         dtype: Of the tokens' rows.
         kv_dtype: Of the entries.
     """
@@ -43,7 +45,7 @@ class CompressSpec:
     rope_dim: int
     group: int
     overlap: bool
-    norm_eps: float
+    norm_eps: float | None
     dtype: str
     kv_dtype: str
     block_size: int
@@ -147,7 +149,7 @@ class CompressOp(Protocol):
         entries: Tensor,
         steps: tuple[AttentionMetadata, AttentionMetadata],
         bias: Tensor,
-        norm: Tensor,
+        norm: Tensor | None,
         cos_sin: Tensor,
     ) -> None:
         """Write entries; float32 inside. It runs behind the writes of all rows of the step.
@@ -158,7 +160,7 @@ class CompressOp(Protocol):
                 groups end whose last token is in this step, nowhere else.
             steps: The step over the cache of tokens, and over that of entries.
             bias: [group, channels] float32, of a token by its place in the group.
-            norm: [head_dim], model dtype.
+            norm: [head_dim], model dtype; None where entries are not normed.
             cos_sin: [max_position, rope_dim] float32, cosines then sines.
         """
         ...

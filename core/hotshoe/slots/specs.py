@@ -175,7 +175,7 @@ class MlaAttentionSpec:
         num_heads: This rank's.
         latent_dim: Numbers that keys and values of a token are made of (`kv_lora_rank`).
         nope_dim: Channels of a head's q and k that are not rotated; its first ones.
-        rope_dim: Channels behind them, which share one key among all heads.
+        rope_dim: Channels behind them, which share one key among all heads; 0 for none.
         v_dim: Channels of a head's values and results.
         scale: Factor on q·k.
         interleaved: Rotated pairs are (2i, 2i+1) rather than (i, i + rope_dim/2).

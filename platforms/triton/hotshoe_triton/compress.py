@@ -29,6 +29,7 @@ def supports(spec: CompressSpec, facts: DeviceFacts) -> Verdict:
     reasons = {
         f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
         f"head_dim {spec.head_dim} is odd": bool(spec.head_dim % 2),
+        "entries that are not normed (norm_eps None)": spec.norm_eps is None,
     }
     return judge(facts, spec.dtype, reasons)
 
@@ -131,7 +132,7 @@ class Compress:
         entries: Tensor,
         steps: tuple[AttentionMetadata, AttentionMetadata],
         bias: Tensor,
-        norm: Tensor,
+        norm: Tensor | None,
         cos_sin: Tensor,
     ) -> None:
         step, own = steps

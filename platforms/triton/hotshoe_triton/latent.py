@@ -131,7 +131,7 @@ class MlaAttention:
                 "LIMIT": row_limit(spec.row),
                 "INTERLEAVED": spec.interleaved,
                 "BLOCK_H": WRITE_HEADS,
-                "BLOCK_P": next_power_of_2(spec.rope_dim // 2),
+                "BLOCK_P": next_power_of_2(max(1, spec.rope_dim // 2)),
                 "num_warps": 2,
             }
         )

@@ -33,6 +33,8 @@ from hotshoe_triton import block_choice, compress, compressed, hyper, indexer, s
 INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
 DEEPSEEK = MlaAttentionSpec(128, 512, 128, 64, 128, *["bfloat16"] * 2, 64, 0.072)
 SPARSE = SparseMlaSpec(DEEPSEEK, 2048)
+#: Of GLM-5 Next, which rotates nothing.
+GLM5_NEXT = replace(DEEPSEEK, num_heads=64, nope_dim=256, rope_dim=0, v_dim=256)
 FEW = SparseMlaSpec(replace(DEEPSEEK, num_heads=16), 2048)
 FP8, INT8 = {"kv_dtype": "float8_e4m3fn"}, {"kv_dtype": "int8"}
 INDEXES = {
@@ -47,6 +49,7 @@ SPARSES = {
     "128x512": SPARSE,
     "16x512": FEW,
     "128x512 e4m3 cache": SparseMlaSpec(replace(DEEPSEEK, **FP8), 2048),
+    "64x512 not turned": SparseMlaSpec(GLM5_NEXT, 2064),
 }
 #: Of DeepSeek V4, by an eighth of the heads: chosen entries for 4 tokens each, all for 128.
 ENTRIES = CompressedAttentionSpec(8, 512, 64, 128, 4, 512, *["bfloat16"] * 2, 64, 0.044)
@@ -80,6 +83,7 @@ LATENT = {
     "128x512 e4m3 cache": replace(DEEPSEEK, **FP8),
     "16x512 e4m3 cache": replace(DEEPSEEK, num_heads=16, **FP8),
     "128x512 int8 cache": replace(DEEPSEEK, **INT8),
+    "64x512 not turned": GLM5_NEXT,
 }
 
 

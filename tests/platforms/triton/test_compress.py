@@ -58,6 +58,7 @@ def test_a_program_finds_its_request_among_more_than_it_reads_at_once(facts: Dev
         ({"head_dim": 33}, "head_dim 33 is odd"),
         ({"group": 3}, "groups of 3 tokens"),
         ({"kv_dtype": "int8"}, "not in int8"),
+        ({"norm_eps": None}, "entries that are not normed"),
     ],
 )
 def test_refusals(changes: dict[str, object], reason: str) -> None:

@@ -40,6 +40,7 @@ VARIANTS = [
     {"latent_dim": 512, "rope_dim": 64, **HALF},
     {"block_size": 1},
     {"block_size": 64},
+    {"rope_dim": 0},
 ]
 
 

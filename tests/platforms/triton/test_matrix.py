@@ -31,6 +31,7 @@ LATENTS = {
         *("decode 128x512", "mixed 128x512", "mixed 16x512", "mixed 16x512 float16"),
         *("decode 128x512 e4m3 cache", "mixed 128x512 e4m3 cache", "mixed 16x512 e4m3 cache"),
         *("decode 128x512 int8 cache", "mixed 128x512 int8 cache"),
+        *("decode 64x512 not turned", "mixed 64x512 not turned"),
     ),
     **dict.fromkeys(
         ("gfx90a", "gfx942", "gfx950"), ("decode 16x512 float32", "mixed 16x512 float32")
@@ -42,7 +43,10 @@ LATENTS = {
     **dict.fromkeys(
         ("gfx1200", "gfx1201"),
         tuple(
-            f"{kind} {name}" for kind in ("decode", "mixed") for name in LATENT if "x512" in name
+            f"{kind} {name}"
+            for kind in ("decode", "mixed")
+            for name in LATENT
+            if "x512" in name and "not turned" not in name
         ),
     ),
 }
@@ -69,7 +73,7 @@ DELTAS = {
 }
 #: As LATENTS: the same queries, over gathered rows.
 CHOSEN = {
-    "sm_90": ("128x512", "128x512 e4m3 cache"),
+    "sm_90": ("128x512", "128x512 e4m3 cache", "64x512 not turned"),
     **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPARSES)),
     **dict.fromkeys(("gfx1200", "gfx1201"), ("128x512 e4m3 cache",)),
 }

@@ -18,6 +18,8 @@ VARIANTS = [
     {"num_heads": 7, "interleaved": True},
     {"num_heads": 20, "block_size": 1},
     {"latent_dim": 96, "rope_dim": 8, "v_dim": 48, "nope_dim": 24},
+    {"rope_dim": 0},
+    {"rope_dim": 0, "kv_dtype": "int8"},
     {"kv_dtype": "int8"},
     {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"},
 ]

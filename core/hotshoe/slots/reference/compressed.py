@@ -35,15 +35,17 @@ class Compress:
         entries: Tensor,
         steps: tuple[AttentionMetadata, AttentionMetadata],
         bias: Tensor,
-        norm: Tensor,
+        norm: Tensor | None,
         cos_sin: Tensor,
     ) -> None:
         spec, (step, own) = self._spec, steps
         requests, last, some = completed(step, spec.group)
         values, gates = self._gathered(tokens, step.block_table[requests], last, bias)
         made = (torch.softmax(gates, 1) * values).sum(1)
-        made = made * torch.rsqrt(made.square().mean(-1, keepdim=True) + spec.norm_eps)
-        made = (made * norm.float()).to(torch_dtype(spec.dtype))
+        if norm is not None and spec.norm_eps is not None:
+            made = made * torch.rsqrt(made.square().mean(-1, keepdim=True) + spec.norm_eps)
+            made = made * norm.float()
+        made = made.to(torch_dtype(spec.dtype))
         table = cos_sin[(last + 1 - spec.group).clamp(min=0)]
         turned = rotate_last(made.unsqueeze(1), table, spec.rope_dim).squeeze(1)
         places = place_of(own.block_table, requests, last, spec.group, spec.block_size)

@@ -42,11 +42,14 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"group": 2},
     {"head_dim": 128, "rope_dim": 64},
     {"head_dim": 512, "rope_dim": 64},
+    {"rope_dim": 0},
     {"rope_dim": 32},
     {"block_size": 1},
     {"block_size": 2},
     {"block_size": 64},
     {"norm_eps": 0.1},
+    {"norm_eps": None},
+    {"norm_eps": None, "rope_dim": 0, "group": 16, "overlap": False},
 )
 
 
@@ -81,7 +84,7 @@ class CompressProblem:
     rows: list[Tensor]
     q: Tensor
     bias: Tensor
-    norm: Tensor
+    norm: Tensor | None
     blocks: tuple[list[Tensor], list[Tensor]]
     num_blocks: int
 
@@ -107,7 +110,8 @@ class CompressProblem:
         where = place(torch.cat([s[-n:] for s, n in zip(self._slots(), counts, strict=True)]))
         q, positions = place(self.q, written=True), place(self._positions())
         steps, table = self._steps(place), place(rotations(spec.rope_dim))
-        rest = (place(self.bias), place(self.norm), table)
+        norm = None if self.norm is None else place(self.norm)
+        rest = (place(self.bias), norm, table)
 
         def run() -> Tensor:
             op.write(brought, held, where)
@@ -201,7 +205,9 @@ class CompressProblem:
         value, gate = (torch.cat(part) for part in zip(*parts, strict=True))
         made = (gate.softmax(0) * value).sum(0)
         size = (gate.softmax(0) * value.abs()).sum(0)
-        factor = torch.rsqrt(made.square().mean() + spec.norm_eps) * self.norm.double()
+        factor = torch.ones(dim, dtype=torch.float64)
+        if self.norm is not None and spec.norm_eps is not None:
+            factor = torch.rsqrt(made.square().mean() + spec.norm_eps) * self.norm.double()
         table = rotations(spec.rope_dim)[e * spec.group][None].double()
         turned = rotate_last((made * factor)[None, None].float(), table.float(), spec.rope_dim)
         return turned[0, 0], (size * factor.abs()).amax().expand(dim).float()
@@ -224,7 +230,7 @@ def _problem(setup: Setup, source: torch.Generator) -> CompressProblem:
         [normal(shape, spec.dtype, source) for shape in shapes],
         normal((tokens, 3, spec.head_dim), spec.dtype, source),
         normal((spec.group, spec.channels), "float32", source),
-        normal((spec.head_dim,), spec.dtype, source),
+        None if spec.norm_eps is None else normal((spec.head_dim,), spec.dtype, source),
         (first, second),
         num_blocks,
     )

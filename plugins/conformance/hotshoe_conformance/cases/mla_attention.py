@@ -32,6 +32,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"latent_dim": 512},
     {"nope_dim": 16},
     {"nope_dim": 128},
+    {"rope_dim": 0},
     {"rope_dim": 64},
     {"v_dim": 16},
     {"v_dim": 128},

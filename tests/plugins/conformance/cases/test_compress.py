@@ -1,5 +1,7 @@
 """The cases of compress find whoever makes entries of other tokens, or writes elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,6 +48,16 @@ class LowPrecision(Compress):
         super().__call__(tokens, entries, steps, bias.bfloat16().float(), norm, cos_sin)
 
 
-@pytest.mark.parametrize("build", [NoBias, NotRotated, BlocksOfTheOtherCache, LowPrecision])
+class NormedAnyway(Compress):
+    def __call__(self, tokens, entries, steps, bias, norm, cos_sin):
+        if norm is None:
+            self._spec = replace(self._spec, norm_eps=1e-6)
+            norm = torch.ones(self._spec.head_dim)
+        super().__call__(tokens, entries, steps, bias, norm, cos_sin)
+
+
+@pytest.mark.parametrize(
+    "build", [NoBias, NotRotated, BlocksOfTheOtherCache, LowPrecision, NormedAnyway]
+)
 def test_other_entries(finds, build) -> None:
     assert finds("compress", build)
