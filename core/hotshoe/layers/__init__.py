@@ -10,6 +10,7 @@ from hotshoe.layers.compressed import (
     Compressor,
     CompressorNames,
     EntryIndexer,
+    GroupIndexer,
 )
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.formats import (
@@ -23,7 +24,7 @@ from hotshoe.layers.formats import (
     stored_kv_scales,
 )
 from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
-from hotshoe.layers.indexer import Asked, Indexer
+from hotshoe.layers.indexer import Asked, Chooser, Indexer
 from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.limits import before_silu, clamped
 from hotshoe.layers.linear import Linear
@@ -56,6 +57,7 @@ __all__ = [
     "BuildContext",
     "CacheLayer",
     "Changes",
+    "Chooser",
     "CompressedAttention",
     "Compressor",
     "CompressorNames",
@@ -67,6 +69,7 @@ __all__ = [
     "GatedActivation",
     "GatedDelta",
     "GatedMLP",
+    "GroupIndexer",
     "Holder",
     "Indexer",
     "LatentAttention",

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hotshoe.layers.cache import Prepare
 from hotshoe.layers.context import BuildContext, ForwardBatch
@@ -42,10 +43,10 @@ from hotshoe.types.rows import RowForm
 
 @dataclass(frozen=True, slots=True)
 class CompressorNames:
-    """Checkpoint names of a compressor's small weights."""
+    """Checkpoint names of a compressor's small weights; `norm` is None where it has no norm."""
 
     bias: str
-    norm: str
+    norm: str | None
 
 
 class _Cache(RowLayer):
@@ -91,6 +92,7 @@ class Compressor:
         plan: tuple[Hashable, Prepare],
     ) -> None:
         assert rotary.rotary_dim == spec.rope_dim and rotary.interleaved
+        assert (names.norm is None) == (spec.norm_eps is None)
         self.spec = spec
         self._op: CompressOp = ctx.selector.choose("compress", spec)
         self._cos_sin = rotary.table
@@ -99,11 +101,12 @@ class Compressor:
         self._held: dict[str, Tensor] = {}
         holder = ctx.holder("compress", spec, ctx.dtype, self)
         self._take("bias", torch.zeros((spec.group, spec.channels), device=ctx.device))
-        self._take("norm", torch.ones(spec.head_dim, dtype=ctx.torch_dtype, device=ctx.device))
         shape, place = (spec.group, spec.channels), Place(holder, "bias", (0, spec.group), ())
         ctx.weights.expect(names.bias, shape, partial(self._take, "bias"), place=place)
-        sink = partial(self._take, "norm")
-        ctx.expect_alone(holder, f"{names.norm}.weight", spec.head_dim, sink, "norm")
+        if names.norm is not None:
+            self._take("norm", torch.ones(spec.head_dim, dtype=ctx.torch_dtype, device=ctx.device))
+            sink = partial(self._take, "norm")
+            ctx.expect_alone(holder, f"{names.norm}.weight", spec.head_dim, sink, "norm")
 
     def _take(self, part: str, tensor: Tensor) -> None:
         known = self._held.get(part)
@@ -111,7 +114,7 @@ class Compressor:
         self._held[part] = renewed(known, fresh)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the bias [group, channels] float32 and the norm's weight [head_dim]."""
+        """Return the bias [group, channels] float32, and the weight [head_dim] of a norm."""
         return self._held
 
     def write(self, rows: Tensor, batch: ForwardBatch) -> None:
@@ -126,7 +129,7 @@ class Compressor:
         """Make the entries of the groups that the step completes."""
         own = views[self.entries.view]
         step = views[self._tokens.view].prepared
-        rest = (self._held["bias"], self._held["norm"], self._cos_sin)
+        rest = (self._held["bias"], self._held.get("norm"), self._cos_sin)
         entries = replace(step, block_table=own.block_table, slot_mapping=own.slot_mapping)
         self._op(self._tokens.cache, self.entries.cache, (step, entries), *rest)
 
@@ -141,6 +144,9 @@ class EntryIndexer:
         spec: Heads and the number to choose; of `head_dim` channels `rope_dim` are rotated.
         compressor: Sizes of the entries.
         rotary, names: Of the compressor.
+
+    Attributes:
+        group: Tokens that an entry stands for.
     """
 
     def __init__(
@@ -153,7 +159,7 @@ class EntryIndexer:
     ) -> None:
         self.spec = spec
         self._op: IndexerOp = ctx.selector.choose("indexer", spec)
-        self._group = compressor.group
+        self.group = compressor.group
         self._every = max(1, compressor.group // compressor.block_size)
         self.compressor = Compressor(ctx, compressor, rotary, names, (spec, self._prepare))
 
@@ -164,16 +170,17 @@ class EntryIndexer:
 
     def choose(self, asked: Asked, views: Sequence[CacheView]) -> Tensor:
         """Return [num_tokens, top_k] int32, the entries that queries read, -1 for none."""
-        prepared, none = views[self.compressor.entries.view].prepared
+        prepared, none, _ = views[self.compressor.entries.view].prepared
         cache = self.compressor.entries.cache
         chosen: Tensor = self._op(asked.q, asked.weights, cache, prepared)
         return chosen.masked_fill_(none[:, None], -1)
 
     def _prepare(self, shape: StepShape, view: CacheView) -> Any:
-        """Have a step prepared whose requests are this one's tokens; say which see no entry."""
+        """Have a step prepared whose requests are this one's tokens; say which see no entry, and
+        where all are in their sequences."""
         count = len(view.slot_mapping)
         requests, positions = places_of(whole_step(shape, view), count)
-        seen = (positions + 1) // self._group
+        seen = (positions + 1) // self.group
         table = view.block_table[requests, self._every - 1 :: self._every]
         table = view.block_table[requests] if not table.shape[1] else table.contiguous()
         none = seen == 0
@@ -181,9 +188,55 @@ class EntryIndexer:
         table[:, 0] = torch.where(none, view.block_table[requests, 0], table[:, 0])
         starts = torch.arange(count + 1, dtype=torch.int32, device=table.device)
         lengths = seen.clamp(min=1).int()
-        most = max(1, shape.max_seq_len // self._group)
+        most = max(1, shape.max_seq_len // self.group)
         step = StepShape(count, starts, lengths, 1, most)
-        return self._op.prepare(step, CacheView(table, view.slot_mapping)), none
+        return self._op.prepare(step, CacheView(table, view.slot_mapping)), none, positions
+
+
+class GroupIndexer:
+    """The choice of tokens by whole groups: those of the best entries, and those up to the query
+    itself of the group that it has not completed.
+
+    Args:
+        ctx, spec, compressor, rotary: As for `EntryIndexer`; entries are not normed.
+        bias: Checkpoint name of the bias of gates.
+
+    Attributes are those of `Chooser`.
+    """
+
+    chosen: Tensor
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        spec: IndexerSpec,
+        compressor: CompressSpec,
+        rotary: Rotary,
+        bias: str,
+    ) -> None:
+        names = CompressorNames(bias, None)
+        self._entries = EntryIndexer(ctx, spec, compressor, rotary, names)
+        self.spec, self._group = spec, compressor.group
+        self.top_k = (spec.top_k + 1) * self._group
+
+    def write(self, q: Tensor, key: Tensor, weights: Tensor, batch: ForwardBatch) -> Asked:
+        """See `Chooser`; key is [num_tokens, 2 * head_dim], keys, then gates."""
+        self._entries.compressor.write(key, batch)
+        return self._entries.ask(q, weights, batch)
+
+    def choose(self, asked: Asked, views: Sequence[CacheView]) -> None:
+        """See `Chooser`."""
+        self._entries.compressor.complete(views)
+        found = self._entries.choose(asked, views)
+        *_, positions = views[self._entries.compressor.entries.view].prepared
+        # The query's own group goes behind those that were chosen: nothing stands behind a gap.
+        own = ((positions + 1) // self._group)[:, None]
+        groups = functional.pad(found, (0, 1), value=-1)
+        groups.scatter_(1, own.clamp(max=found.shape[1]), own.int())
+        places = torch.arange(self._group, dtype=torch.int32, device=groups.device)
+        tokens = groups[..., None] * self._group + places
+        seen = (tokens >= 0) & (tokens <= positions[:, None, None])
+        self.chosen = torch.where(seen, tokens, -1).flatten(1)
 
 
 class CompressedAttention:

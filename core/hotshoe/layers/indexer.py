@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,30 +33,18 @@ class Asked:
     weights: Tensor
 
 
-class Indexer(RowLayer):
-    """One layer's choice between the projections of its small heads and sparse attention.
-
-    Every rank chooses for itself, by all heads: tokens are equal on all.
-
-    Args:
-        ctx: The build context; the layer registers itself there for a cache.
-        spec: Sizes and types; pairs are those of the rotation.
-        rotary: The rotation, over `rope_dim` channels.
+class Chooser(Protocol):
+    """Chooses the tokens that sparse attention reads.
 
     Attributes:
-        chosen: [num_tokens, top_k] int32, of the last step that ran.
+        spec: Of its heads and what they choose among.
+        top_k: Most tokens that a query reads.
+        chosen: [num_tokens, top_k] int32, of the last step that ran, as `IndexerOp` returns it.
     """
 
+    spec: IndexerSpec
+    top_k: int
     chosen: Tensor
-
-    def __init__(self, ctx: BuildContext, spec: IndexerSpec, rotary: Rotary) -> None:
-        assert rotary.rotary_dim == spec.rope_dim
-        self.spec = spec
-        self._op: IndexerOp = ctx.selector.choose("indexer", spec)
-        self._cos_sin = rotary.table
-        super().__init__("index", spec.block_size, spec.row, ctx.device)
-        self.planner: tuple[Hashable, Prepare] = (spec, self._op.prepare)
-        ctx.cache_layers.append(self)
 
     def write(self, q: Tensor, key: Tensor, weights: Tensor, batch: ForwardBatch) -> Asked:
         """Write the step's keys into the cache, and return the queries for `choose`.
@@ -66,13 +55,44 @@ class Indexer(RowLayer):
             weights: [num_tokens, num_heads] float32.
             batch: The step.
         """
+
+    def choose(self, asked: Asked, views: Sequence[CacheView]) -> None:
+        """Choose for every token of the step; writes `chosen`."""
+
+
+class Indexer(RowLayer):
+    """One layer's choice between the projections of its small heads and sparse attention.
+
+    Every rank chooses for itself, by all heads: tokens are equal on all.
+
+    Args:
+        ctx: The build context; the layer registers itself there for a cache.
+        spec: Sizes and types; pairs are those of the rotation.
+        rotary: The rotation, over `rope_dim` channels.
+
+    Attributes are those of `Chooser`, too.
+    """
+
+    chosen: Tensor
+
+    def __init__(self, ctx: BuildContext, spec: IndexerSpec, rotary: Rotary) -> None:
+        assert rotary.rotary_dim == spec.rope_dim
+        self.spec, self.top_k = spec, spec.top_k
+        self._op: IndexerOp = ctx.selector.choose("indexer", spec)
+        self._cos_sin = rotary.table
+        super().__init__("index", spec.block_size, spec.row, ctx.device)
+        self.planner: tuple[Hashable, Prepare] = (spec, self._op.prepare)
+        ctx.cache_layers.append(self)
+
+    def write(self, q: Tensor, key: Tensor, weights: Tensor, batch: ForwardBatch) -> Asked:
+        """See `Chooser`."""
         q = q.view(len(q), self.spec.num_heads, self.spec.head_dim)
         slots = batch.views[self.view].slot_mapping
         q = self._op.write(q, key, batch.positions, self._cos_sin, self.cache, slots)
         return Asked(q, weights)
 
     def choose(self, asked: Asked, views: Sequence[CacheView]) -> None:
-        """Choose up to `top_k` earlier tokens for every token of the step; writes `chosen`."""
+        """See `Chooser`."""
         prepared = views[self.view].prepared
         self.chosen = self._op(asked.q, asked.weights, self.cache, prepared)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hotshoe.layers.cache import Prepare
 from hotshoe.layers.context import BuildContext, ForwardBatch
-from hotshoe.layers.indexer import Asked, Indexer, pack, unpack
+from hotshoe.layers.indexer import Asked, Chooser, pack, unpack
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.norm import RMSNorm
 from hotshoe.layers.rotary import Rotary
@@ -57,17 +57,17 @@ class LatentAttention(RowLayer):
         up: str,
         norm: str,
         norm_eps: float,
-        seen: Indexer | int | None = None,
+        seen: Chooser | int | None = None,
     ) -> None:
         window = seen if isinstance(seen, int) and seen < ctx.max_model_len else None
-        indexer = seen if isinstance(seen, Indexer) else None
+        indexer = None if isinstance(seen, int) else seen
         assert rotary.rotary_dim == spec.rope_dim
         rows = spec.nope_dim + spec.v_dim
         heads = ctx.split("attention heads", Section(spec.num_heads, rows))
         self.spec = replace(spec, num_heads=heads.size // rows, interleaved=rotary.interleaved)
         slot: str = "mla_attention"
         asked: Any = self.spec
-        top_k = window if indexer is None else indexer.spec.top_k
+        top_k = window if indexer is None else indexer.top_k
         if top_k is not None:
             slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, top_k)
         self._op = ctx.selector.choose(slot, asked)

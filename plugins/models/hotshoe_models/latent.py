@@ -14,7 +14,9 @@ from hotshoe.errors import ConfigError
 from hotshoe.layers import (
     Asked,
     BuildContext,
+    Chooser,
     ForwardBatch,
+    GroupIndexer,
     Indexer,
     LatentAttention,
     LayerNorm,
@@ -26,10 +28,12 @@ from hotshoe.layers import (
     Section,
 )
 from hotshoe.layers.split import Split
-from hotshoe.slots import IndexerSpec, MlaAttentionSpec, Quantized
-from hotshoe_models.spec import DecoderSpec, LatentSpec
+from hotshoe.slots import CompressSpec, IndexerSpec, MlaAttentionSpec, Quantized
+from hotshoe_models.spec import DecoderSpec, IndexSpec, LatentSpec
 
 WHAT = "attention heads"
+#: How the names of weights begin that make one key of those of a group.
+GATES = "index_kpool_compress"
 
 
 class LatentMixer:
@@ -63,8 +67,9 @@ class LatentMixer:
         rotary, mixer = rotaries[rotation], spec.layers[i].mixer
         self._index = _Index(spec, ctx, latent, rotary, prefix) if mixer == "indexed" else None
         self.shares = mixer == "shared"
-        indexer = None if mixer == "latent" else _last_indexer(ctx, i)
-        seen = spec.layers[i].window if indexer is None else indexer
+        seen: Chooser | int | None = spec.layers[i].window
+        if mixer != "latent":
+            seen = _last_indexer(ctx, i) if self._index is None else self._index.chooser
         self._attention = _attention(spec, ctx, latent, rotary, prefix, seen)
         self._attention.up_scale = latent.up_scale
         self._o = Linear(
@@ -177,9 +182,10 @@ class _Index:
             return Matrix(ctx, [(f"{prefix}indexer.{name}", rows)], columns, quantize=quantize)
 
         heads, head_dim = index.num_heads, index.head_dim
-        sizes = (heads, head_dim, latent.rope_dim, index.top_k)
-        types = (ctx.dtype, ctx.kv_dtype, ctx.block_size, index.interleaved)
-        self._indexer = Indexer(ctx, IndexerSpec(*sizes, *types), rotary)
+        self.chooser = _chooser(ctx, index, rotary, f"{prefix}indexer.{GATES}_ape")
+        self._gate: Linear | None = None
+        if index.group is not None:
+            self._gate = Linear(ctx, matrix(f"{GATES}_gate", head_dim, size, False))
         self._q = Linear(ctx, matrix("wq_b", heads * head_dim, latent.q_dim, stored))
         self._key = Linear(ctx, matrix("wk", head_dim, size, stored))
         self._norm = LayerNorm(ctx, f"{prefix}indexer.k_norm", head_dim, index.norm_eps)
@@ -188,7 +194,25 @@ class _Index:
     def __call__(self, hidden: Tensor, latents: Tensor, batch: ForwardBatch) -> Asked:
         """Write the step's keys, and return what its tokens are chosen by."""
         key = self._norm(self._key(hidden))
-        return self._indexer.write(self._q(latents), key, self._weights(hidden), batch)
+        if self._gate is not None:
+            assert isinstance(key, Tensor)
+            key = torch.cat((key, self._gate(hidden)), 1)
+        return self.chooser.write(self._q(latents), key, self._weights(hidden), batch)
+
+
+def _chooser(ctx: BuildContext, index: IndexSpec, rotary: Rotary, bias: str) -> Chooser:
+    """Build what chooses by an indexer's heads.
+
+    Args:
+        bias: Of the gates by which keys of a group are added.
+    """
+    sizes, types = (index.num_heads, index.head_dim, rotary.rotary_dim), (ctx.dtype, ctx.kv_dtype)
+    if index.group is None:
+        spec = IndexerSpec(*sizes, index.top_k, *types, ctx.block_size, index.interleaved)
+        return Indexer(ctx, spec, rotary)
+    made = CompressSpec(*sizes[1:], index.group, False, None, *types, ctx.block_size)
+    spec = IndexerSpec(*sizes, index.top_k // index.group, *types, made.per_block, True)
+    return GroupIndexer(ctx, spec, made, rotary, bias)
 
 
 def _last_indexer(ctx: BuildContext, i: int) -> Indexer:
@@ -213,7 +237,7 @@ def _attention(
     latent: LatentSpec,
     rotary: Rotary,
     prefix: str,
-    seen: Indexer | int | None,
+    seen: Chooser | int | None,
 ) -> LatentAttention:
     return LatentAttention(
         ctx,

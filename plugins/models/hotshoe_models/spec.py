@@ -242,6 +242,8 @@ class IndexSpec:
 
     Attributes:
         norm_eps: Epsilon of the keys' layer norm.
+        group: Tokens that are chosen together, by one key that their keys make; None where each
+            is chosen by its own. See `hotshoe.layers.GroupIndexer`.
     """
 
     num_heads: int
@@ -249,6 +251,7 @@ class IndexSpec:
     top_k: int
     interleaved: bool = False
     norm_eps: float = 1e-6
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,11 +338,13 @@ class HyperSpec:
         count: How many there are.
         iterations: Of the mixing matrix's columns and rows, each normalized so often in turn.
         eps: Added to sums that are divided by, and to factors.
+        mean: Behind the last block they are averaged; else weights say how they are added.
     """
 
     count: int
     iterations: int
     eps: float
+    mean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
