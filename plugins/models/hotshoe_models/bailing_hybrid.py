@@ -12,11 +12,11 @@ from hotshoe.layers import BuildContext, DeltaNames
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import corrected_router, latent_spec, with_mixtures
-from hotshoe_models.deltas import LINEAR, delta_spec, with_deltas
+from hotshoe_models.deltas import LINEAR, decay_floor, delta_spec, with_deltas
 from hotshoe_models.kimi_linear import CONV, QKV, SPELLINGS, in_spelling_of
 from hotshoe_models.mixtures import sparse_types
 from hotshoe_models.spec import DeltaBlock, Projection
-from hotshoe_models.values import FULL, flag, layer_types, refuse, unused_layers, with_defaults
+from hotshoe_models.values import FULL, flag, layer_types, unused_layers, with_defaults
 
 DEFAULTS = {
     "vocab_size": 157184,
@@ -80,9 +80,8 @@ def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     types = layer_types(config, lambda i: LINEAR if (i + 1) % every else FULL, (LINEAR, FULL))
     spec = latent_spec(config, ctx)
     assert spec.latent is not None
-    delta = replace(
-        delta_spec(config, ctx), decay="channel", gate="sigmoid", decay_floor=_floor(config)
-    )
+    floor = decay_floor(config, "kda_lower_bound") if flag(config, "kda_safe_gate") else None
+    delta = replace(delta_spec(config, ctx), decay="channel", gate="sigmoid", decay_floor=floor)
     block = DeltaBlock(
         delta=delta, projections=PROJECTIONS, name="self_attn", out="o_proj", names=NAMES
     )
@@ -111,13 +110,3 @@ def _respelt(config: ModelConfig) -> ModelConfig:
     sizes |= {f"linear_num_{part}_heads": heads for part in ("key", "value")}
     sizes |= {"linear_conv_kernel_dim": config.size("short_conv_kernel_size")}
     return replace(config, values={**config.values, **sizes})
-
-
-def _floor(config: ModelConfig) -> float | None:
-    """Return the least logarithm of a decay, None where the file bounds none."""
-    if not flag(config, "kda_safe_gate"):
-        return None
-    value = config.get("kda_lower_bound")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e4 < value < 0:
-        raise refuse(config, "kda_lower_bound", "needs a number below 0, above -10000")
-    return float(value)

@@ -14,7 +14,7 @@ from hotshoe_models.deepseek import SHARED, corrected_router, latent_spec, with_
 from hotshoe_models.further import add_further
 from hotshoe_models.mixtures import sparse_types, with_expert_defaults
 from hotshoe_models.spec import DecoderSpec, IndexSpec
-from hotshoe_models.values import refuse, unused_layers
+from hotshoe_models.values import count, refuse, unused_layers
 
 DEFAULTS = {
     **SHARED,
@@ -45,6 +45,8 @@ DEFAULTS = {
 }
 #: A layer's type, as different releases of transformers write it.
 INDEXED = ("indexed_attention", "deepseek_sparse_attention")
+#: Whether a layer's indexer is its own or that of one before it, as lists and patterns write it.
+INDEXER_TYPES = {"full": "full", "shared": "shared", "F": "full", "S": "shared"}
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -105,3 +107,21 @@ def _check(config: ModelConfig) -> None:
     if types is not None and types not in [[kind] * count for kind in INDEXED]:
         raise refuse(config, "layer_types", f"has {INDEXED[0]} in each of {count} layers")
     config.size("q_lora_rank")
+
+
+def indexer_types(config: ModelConfig) -> tuple[list[str], str]:
+    """Return whether each layer's indexer is of its own, "full", or "shared", and the key that says
+    so: a list, else a pattern, else a frequency."""
+    layers = config.size("num_hidden_layers")
+    named = [key for key in ("indexer_types", "index_topk_pattern") if config.get(key) is not None]
+    every = max(count(config, "index_topk_freq"), 1) if "index_topk_freq" in config.values else 1
+    skipped = "index_skip_topk_offset"
+    first = count(config, skipped) if skipped in config.values else 2
+    types = ["shared" if max(i - first + 1, 0) % every else "full" for i in range(layers)]
+    if named:
+        given = config.get(named[0])
+        given = given if isinstance(given, (list, str)) else []
+        types = [INDEXER_TYPES.get(kind, "") if isinstance(kind, str) else "" for kind in given]
+    if len(types) != layers or "" in types:
+        raise refuse(config, named[0], f"needs full or shared for each of {layers} layers")
+    return types, (*named, skipped)[0]

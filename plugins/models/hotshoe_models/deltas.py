@@ -50,6 +50,22 @@ def delta_spec(config: ModelConfig, ctx: BuildContext) -> GatedDeltaSpec:
     )
 
 
+def equal_heads(config: ModelConfig) -> ModelConfig:
+    """Return the configuration with the heads of keys and of values, which a file has as one."""
+    size, heads = config.size("linear_head_dim"), config.size("linear_num_heads")
+    sizes = dict.fromkeys((KEYS["key_dim"], KEYS["value_dim"]), size)
+    counts = dict.fromkeys((KEYS["key_heads"], KEYS["heads"]), heads)
+    return replace(config, values={**config.values, **sizes, **counts})
+
+
+def decay_floor(config: ModelConfig, name: str) -> float:
+    """Return the least logarithm of a decay."""
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e4 < value < 0:
+        raise refuse(config, name, "needs a number below 0, above -10000")
+    return float(value)
+
+
 def mixed_types(config: ModelConfig) -> list[str]:
     """Return each layer's type: `layer_types`, or attention in every n-th layer."""
     every = config.size("full_attention_interval", 4)

@@ -7,9 +7,9 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek_v32 import DEFAULTS as V32_DEFAULTS
-from hotshoe_models.deepseek_v32 import sparse_decoder
+from hotshoe_models.deepseek_v32 import indexer_types, sparse_decoder
 from hotshoe_models.mixtures import with_expert_defaults
-from hotshoe_models.values import count, refuse
+from hotshoe_models.values import refuse
 
 DEFAULTS = {
     **V32_DEFAULTS,
@@ -30,7 +30,6 @@ DEFAULTS = {
     "indexer_types": None,
 }
 MIXERS = {"full": "indexed", "shared": "shared"}
-LETTERS = {"F": "full", "S": "shared"}
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -40,20 +39,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 
 def _mixers(config: ModelConfig) -> list[str]:
-    """Return each layer's mixer: a list says it, else a pattern, else a frequency."""
-    layers = config.size("num_hidden_layers")
-    named = [key for key in ("indexer_types", "index_topk_pattern") if config.get(key) is not None]
-    every = max(count(config, "index_topk_freq"), 1) if "index_topk_freq" in config.values else 1
-    skipped = "index_skip_topk_offset"
-    first = count(config, skipped) if skipped in config.values else 2
-    types = ["shared" if max(i - first + 1, 0) % every else "full" for i in range(layers)]
-    if named:
-        given = config.get(named[0])
-        known = LETTERS | {kind: kind for kind in MIXERS}
-        given = given if isinstance(given, (list, str)) else []
-        types = [known.get(kind, "") if isinstance(kind, str) else "" for kind in given]
-    if len(types) != layers or "" in types:
-        raise refuse(config, named[0], f"needs full or shared for each of {layers} layers")
+    """Return each layer's mixer."""
+    types, key = indexer_types(config)
     if types[0] != "full":
-        raise refuse(config, (*named, skipped)[0], "needs an indexer in its first layer")
+        raise refuse(config, key, "needs an indexer in its first layer")
     return [MIXERS[kind] for kind in types]

@@ -8,6 +8,7 @@ Source: Xie et al. 2026, "mHC: Manifold-Constrained Hyper-Connections", arXiv:25
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -52,7 +53,7 @@ class HyperDecoder(DenseDecoder):
         self.count, self._keeps = spec.hyper.count, False
         hashed = (layer.mixture is not None and layer.mixture.table_size for layer in spec.layers)
         self._takes_ids = any(hashed)
-        self._leave = HyperConnection(spec, ctx, HEAD, ends=True)
+        self._leave = HyperConnection(spec, ctx, None if spec.hyper.mean else HEAD, ends=True)
         self._norm = norm(spec, ctx, spec.names.final_norm)
 
     def _build_layers(
@@ -146,12 +147,12 @@ class HyperConnection:
 
     Args:
         spec, ctx: Of the model.
-        prefix: Of the weights' names.
+        prefix: Of the weights' names; None where a block takes the mean of the streams.
         ends: Whether no block follows.
     """
 
     def __init__(
-        self, spec: DecoderSpec, ctx: BuildContext, prefix: str, ends: bool = False
+        self, spec: DecoderSpec, ctx: BuildContext, prefix: str | None, ends: bool = False
     ) -> None:
         assert spec.hyper is not None
         hyper, size = spec.hyper, spec.hidden_size
@@ -160,12 +161,16 @@ class HyperConnection:
         self._op: HyperConnectionOp = ctx.selector.choose("hyper_connection", asked)
         self._held = dict[str, Tensor]()
         holder = ctx.holder("hyper_connection", asked, "float32", self)
-        outputs = asked.outputs
+        outputs, share = asked.outputs, 1 / hyper.count - hyper.eps
         shapes = {"fn": (outputs, hyper.count * size), "base": (outputs,), "scale": (asked.scales,)}
         for part, shape in shapes.items():
             self._held[part] = torch.zeros(shape, device=ctx.device)
+            if prefix is None:
+                continue
             place = Place(holder, part, (0, shape[0]), ())
             ctx.weights.expect(prefix + part, shape, partial(self._take, part), place=place)
+        if prefix is None:  # so that each stream's factor, its sigmoid plus eps, is 1 / count
+            self._held["base"].fill_(math.log(share / (1 - share)))
         ctx.weight_bytes.append(lambda: sum(t.nbytes for t in self._held.values()))
 
     def _take(self, part: str, tensor: Tensor) -> None:

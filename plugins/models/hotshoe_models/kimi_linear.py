@@ -15,7 +15,7 @@ from hotshoe.layers import BuildContext, DeltaNames, MoeNames, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import corrected_router, latent_spec
-from hotshoe_models.deltas import LINEAR, delta_spec, mixed_types, with_deltas
+from hotshoe_models.deltas import LINEAR, delta_spec, equal_heads, mixed_types, with_deltas
 from hotshoe_models.mixtures import mixture, with_experts
 from hotshoe_models.spec import DeltaBlock, LayerSpec, Projection
 from hotshoe_models.values import FULL, count, mapping, refuse, with_defaults
@@ -112,7 +112,7 @@ def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     ctx.weights.rename(r"\.block_sparse_moe\.", ".mlp.")
     ctx.weights.rename(r"\.forget_gate\.", ".")  # as transformers calls a module
     ctx.weights.ignore([r"^model\.mtp\."], "layers that predict further tokens")
-    return DenseDecoder(replace(spec, layers=layers, delta=_block(config, ctx)), ctx)
+    return DenseDecoder(replace(spec, layers=layers, delta=delta_block(config, ctx, NAMES)), ctx)
 
 
 def _respelt(config: ModelConfig) -> ModelConfig:
@@ -126,10 +126,7 @@ def _respelt(config: ModelConfig) -> ModelConfig:
     types = config.get("layer_types") or [FULL if i and i % 4 == 0 else LINEAR for i in range(size)]
     if config.get("layer_types") is None and within.keys() & {"full_attn_layers", "kda_layers"}:
         types = _numbered(config, within, size)
-    heads = config.size("linear_num_heads")
-    dims = {f"linear_{part}_head_dim": config.size("linear_head_dim") for part in ("key", "value")}
-    counts = {f"linear_num_{part}_heads": heads for part in ("key", "value")}
-    return replace(config, values={**config.values, **dims, **counts, "layer_types": types})
+    return equal_heads(replace(config, values={**config.values, "layer_types": types}))
 
 
 def _numbered(config: ModelConfig, within: Mapping[str, Any], size: int) -> list[str]:
@@ -164,10 +161,14 @@ def _sparse(config: ModelConfig) -> list[bool]:
     return [kind == "sparse" for kind in kinds]
 
 
-def _block(config: ModelConfig, ctx: BuildContext) -> DeltaBlock:
+def delta_block(
+    config: ModelConfig, ctx: BuildContext, names: DeltaNames, floor: float | None = None
+) -> DeltaBlock:
+    """Describe Kimi delta attention; `floor` is the least logarithm of a decay."""
+    delta = replace(delta_spec(config, ctx), decay="channel", gate="sigmoid", decay_floor=floor)
     rank = config.size("linear_head_dim")
     return DeltaBlock(
-        delta=replace(delta_spec(config, ctx), decay="channel", gate="sigmoid"),
+        delta=delta,
         projections=(
             QKV,
             Projection((("g_b_proj", ("z",)),), before="g_a_proj", rank=rank),
@@ -176,5 +177,5 @@ def _block(config: ModelConfig, ctx: BuildContext) -> DeltaBlock:
         ),
         name="self_attn",
         out="o_proj",
-        names=NAMES,
+        names=names,
     )

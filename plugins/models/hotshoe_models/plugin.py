@@ -160,6 +160,7 @@ ARCHITECTURES = {
     # Without an output matrix, as models that make embeddings are published.
     "Glm4vMoeTextModel": "hotshoe_models.glm_vl:build_moe",
     "Glm4vTextModel": "hotshoe_models.glm_vl:build",
+    "Glm5NextTextModel": "hotshoe_models.glm5_next:build",
     "LlamaModel": "hotshoe_models.llama:build",
     "MistralModel": "hotshoe_models.mistral:build",
     "MuseGlimmerTextModel": "hotshoe_models.muse_glimmer:build",
@@ -194,6 +195,7 @@ COMPOSITES = {
         "glm4v_moe_text": "Glm4vMoeTextModel",
     },
     "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vTextModel"},
+    "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextTextModel"},
     "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeTextModel"},
     "Idefics2ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
@@ -277,6 +279,7 @@ COMPOSITES["Qwen2_5OmniModel"] = COMPOSITES["Qwen2_5OmniForConditionalGeneration
 FLAT = frozenset(
     {
         "Dots3NoteForConditionalGeneration",
+        "Glm5NextForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
     }

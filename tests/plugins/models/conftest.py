@@ -120,12 +120,13 @@ class Variant:
     @property
     def groups_tokens(self) -> bool:
         """Whether it reads several tokens as one, which sizes of blocks fit."""
-        return not {"compress_rate_hca", "index_block_size"}.isdisjoint(self.values)
+        grouping = {"compress_rate_hca", "index_block_size", "index_kpool"}
+        return not grouping.isdisjoint(self.values)
 
     @property
     def keeps_entries(self) -> bool:
         """Whether entries of its cache stand for several tokens."""
-        return "compress_rate_hca" in self.values
+        return not {"compress_rate_hca", "index_kpool"}.isdisjoint(self.values)
 
 
 def longrope(pairs: int, original: int = 32) -> dict[str, Any]:
@@ -2468,6 +2469,62 @@ VARIANTS += [
         raw=True,
     ),
 ]
+GLM5_NEXT = {
+    **without(LATENT, "first_k_dense_replace"),
+    **EXPERTS,
+    "num_hidden_layers": 4,
+    "qk_rope_head_dim": 0,
+    "n_routed_experts": 6,
+    "index_topk": 8,
+    "index_kpool": 4,
+    "index_head_dim": 12,
+    "index_n_heads": 5,
+    "linear_head_dim": 12,
+    "linear_num_heads": 4,
+    "swiglu_limit": 1.5,
+    "hc_mult": 3,
+}
+GLM5_TOWER = {**QWEN_TOWER, "projection_intermediate_size": 32}
+VARIANTS += [
+    Variant(
+        "glm5-next",
+        "Glm5Next",
+        {
+            **GLM5_NEXT,
+            "layer_types": ["linear_attention", "indexed_attention"] * 2,
+            "mlp_layer_types": ["sparse", "sparse", "dense", "sparse"],
+            **UNTIED,
+        },
+        whole={"vision_config": GLM5_TOWER},
+        end_to_end=True,
+        undivided=True,
+    ),
+    Variant(
+        "glm5-next-published",
+        "Glm5Next",
+        {
+            **without(without(GLM5_NEXT, "linear_head_dim"), "linear_num_heads"),
+            "attention_bias": True,
+            "hc_mult": 2,
+            "index_kpool": 2,
+            "index_topk": 10,
+            "linear_attn_config": {
+                "head_dim": 8,
+                "num_heads": 4,
+                "short_conv_kernel_size": 3,
+                "gate_lower_bound": None,
+                "safe_gate": False,
+            },
+            "n_group": 3,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+            **UNTIED,
+        },
+        whole={"vision_config": GLM5_TOWER},
+        raw=True,
+        undivided=True,
+    ),
+]
 AXK2 = {
     **without(LATENT, "first_k_dense_replace"),
     **INDEX,
@@ -2674,7 +2731,11 @@ OFFSET = (
     "Step3p7",
 )
 #: Families whose class for texts has another name than theirs and ForCausalLM.
-ARCHITECTURE = {"GPT2": "GPT2LMHeadModel", "Apertus1p5": "Apertus1p5TextForCausalLM"}
+ARCHITECTURE = {
+    "GPT2": "GPT2LMHeadModel",
+    "Apertus1p5": "Apertus1p5TextForCausalLM",
+    "Glm5Next": "Glm5NextTextModel",
+}
 
 
 def _transposed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
@@ -2773,10 +2834,12 @@ class Checkpoint:
                         unlike |= ((one - other).abs() > JUMP).view(len(unlike), -1).any(-1)
                 found.append(unlike)
 
-        def judge_index(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-            scores = index_scores(module, inputs)
+        def judge_index(
+            module: torch.nn.Module, inputs: tuple[Tensor, ...], named: Any, output: Any
+        ) -> None:
+            scores, top_k = index_scores(module, inputs, named)
             # More than are seen are never chosen from; many scores are equal, as they are 0.
-            at, top_k = scores.sort(-1, descending=True).values, output.shape[-1]
+            at = scores.sort(-1, descending=True).values
             at = torch.nn.functional.pad(at, (0, 1), value=-torch.inf)
             gap = (at[..., top_k - 1] - at[..., top_k]).nan_to_num(torch.inf)
             largest = at.masked_fill(at.isinf(), 0).abs().amax(-1)
@@ -2789,7 +2852,7 @@ class Checkpoint:
             if kind.endswith("router"):
                 hooks.append(module.register_forward_hook(judge, with_kwargs=True))
             if kind.endswith("indexer"):
-                hooks.append(module.register_forward_hook(judge_index))
+                hooks.append(module.register_forward_hook(judge_index, with_kwargs=True))
         self.logits(tokens)
         for hook in hooks:
             hook.remove()
@@ -2837,21 +2900,25 @@ def describe(variant: Variant) -> tuple[str, str, dict[str, Any]]:
     return architecture(variant.family), config, values
 
 
-def index_scores(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Return what an indexer chooses by [tokens, choices], -inf for what a query does not see; of
-    heads that choose for themselves [heads, tokens, choices]."""
-    found: list[Tensor] = []
+def index_scores(
+    module: torch.nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Any]
+) -> tuple[Tensor, int]:
+    """Return what an indexer chooses by [tokens, choices], -inf for what a query does not see, and
+    how many it chooses; of heads that choose for themselves [heads, tokens, choices]."""
+    found: list[tuple[Tensor, int]] = []
     plain = Tensor.topk
 
-    def topk(scores: Tensor, *arguments: Any, **named: Any) -> Any:
-        found.append(scores[0].float())
-        return plain(scores, *arguments, **named)
+    def topk(scores: Tensor, k: int, *arguments: Any, **named: Any) -> Any:
+        found.append((scores[0].float(), k))
+        return plain(scores, k, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tensor, "topk", topk)
         takes = len(inspect.signature(module.forward).parameters)
-        type(module).forward(module, *inputs, *[None] * (takes - len(inputs)))
-    return found[0].masked_fill(found[0] < HIDDEN, -torch.inf)
+        rest = [None] * (takes - len(inputs) - len(named))
+        type(module).forward(module, *inputs, *rest, **named)
+    scores, k = found[0]
+    return scores.masked_fill(scores < HIDDEN, -torch.inf), k
 
 
 def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
@@ -2904,6 +2971,7 @@ RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
+RECENT |= {"Glm5Next"}
 OLDEST = "5.24"
 
 

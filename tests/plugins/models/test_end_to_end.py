@@ -121,12 +121,16 @@ def test_chunks_preemption_and_prefix_hits(engine_variant, checkpoints, make_llm
     assert all(hit.num_cached_tokens >= 16 for hit in hits)
 
 
-@pytest.mark.parametrize("name", ["falcon-h1", "qwen3-next"])
-def test_states_of_which_none_is_kept_are_computed_again(variants, name, checkpoints, make_llm):
+@pytest.mark.parametrize(
+    ("name", "count"), [("falcon-h1", 27), ("qwen3-next", 27), ("glm5-next", 50)]
+)
+def test_states_of_which_none_is_kept_are_computed_again(
+    variants, name, count, checkpoints, make_llm
+):
     """Prompts that fit the cache together, but not with what they generate."""
     checkpoint = checkpoints.get(variants[name])
     llm = make_llm(checkpoint, 64, max_num_batched_tokens=8, max_num_seqs=5)
-    assert_greedy(llm, checkpoint, [draw(random.randint(2, 4)) for _ in range(5)], 27)
+    assert_greedy(llm, checkpoint, [draw(random.randint(2, 4)) for _ in range(5)], count)
     if in_small_blocks(llm):
         assert llm.engine.core.stats().num_preemptions > 0
 
@@ -178,7 +182,7 @@ def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):
     assert all(hit.num_cached_tokens >= 16 for hit in hits)
 
 
-@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "qwen3-next-dense"])
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "qwen3-next-dense", "glm5-next"])
 def test_states_come_back_from_sleep(variants, name, checkpoints, make_llm):
     checkpoint = checkpoints.get(variants[name])
     llm = make_llm(checkpoint, 64, max_num_seqs=3, state_cache_mode="align")
