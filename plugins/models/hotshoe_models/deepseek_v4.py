@@ -20,11 +20,11 @@ from hotshoe_models.spec import (
     CompressedSpec,
     Compression,
     DecoderSpec,
-    HyperSpec,
     IndexSpec,
     LayerSpec,
     WeightNames,
 )
+from hotshoe_models.stream_specs import HyperSpec
 from hotshoe_models.values import count, decoder_spec, flag, mapping, number, refuse, rope_key
 
 WINDOW, SPARSE, HEAVY = (

@@ -14,7 +14,7 @@ from hotshoe.models import ModelConfig
 from hotshoe_models.gemma import GEMMA3_NAMES, gemma3_rope
 from hotshoe_models.gemma3n_layers import Gemma3nDecoder
 from hotshoe_models.gemma4 import per_layer, rounded, shared_layers
-from hotshoe_models.spec import StreamSpec
+from hotshoe_models.stream_specs import StreamSpec
 from hotshoe_models.values import (
     FULL,
     SLIDING,

@@ -17,7 +17,8 @@ from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import build_mlp
 from hotshoe_models.per_layer import Layer, LayerInput, PerLayerDecoder, Vector, linear, norm
 from hotshoe_models.shared import build_mixer
-from hotshoe_models.spec import DecoderSpec, StreamSpec
+from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.stream_specs import StreamSpec
 
 #: Least mean of squares that a stream is divided by.
 LEAST = 1e-5

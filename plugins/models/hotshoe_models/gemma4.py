@@ -20,7 +20,8 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models.gemma import GEMMA3_NAMES
 from hotshoe_models.gemma4_layers import Gemma4Decoder
 from hotshoe_models.mixtures import mixture
-from hotshoe_models.spec import DecoderSpec, LayerSpec, PerLayerSpec
+from hotshoe_models.spec import DecoderSpec, LayerSpec
+from hotshoe_models.stream_specs import PerLayerSpec
 from hotshoe_models.values import (
     FULL,
     SLIDING,

@@ -20,7 +20,8 @@ from hotshoe_models.hyper import HyperDecoder
 from hotshoe_models.kimi_linear import CONV, WITHIN, delta_block
 from hotshoe_models.latent import GATES
 from hotshoe_models.mixtures import mixture, sparse_types, with_expert_defaults, with_experts
-from hotshoe_models.spec import HyperSpec, IndexSpec, LatentSpec, LayerSpec
+from hotshoe_models.spec import IndexSpec, LatentSpec, LayerSpec
+from hotshoe_models.stream_specs import HyperSpec
 from hotshoe_models.values import (
     FULL,
     count,

@@ -31,7 +31,8 @@ from hotshoe.layers import (
 from hotshoe.slots import renewed
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixers import Mixer
-from hotshoe_models.spec import DecoderSpec, PerLayerSpec
+from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.stream_specs import PerLayerSpec
 
 #: Maps (state, this layer's input [n, size] or None, the step, tokens to keep) to the next state.
 Layer: TypeAlias = "Callable[[Tensor, Tensor | None, ForwardBatch, Tensor | None], Tensor]"

@@ -10,7 +10,8 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, Selector
 from hotshoe.types.mesh import Axis
 from hotshoe_models.per_layer import LayerInput, PerLayerDecoder
-from hotshoe_models.spec import DecoderSpec, LayerSpec, PerLayerSpec
+from hotshoe_models.spec import DecoderSpec, LayerSpec
+from hotshoe_models.stream_specs import PerLayerSpec
 
 CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 SPEC = DecoderSpec(
