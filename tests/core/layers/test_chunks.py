@@ -33,7 +33,7 @@ def test_a_step_of_random_requests():
     for _ in range(20):
         chunk = SIZE * random.randint(1, 4)
         lengths = [random.randint(chunk + 1, 50) for _ in range(random.randint(1, 4))]
-        counts = [random.randint(0, length) for length in lengths]
+        counts = [random.randint(1, lengths[0]), *(random.randint(0, n) for n in lengths[1:])]
         made = prepared(chunk, counts, lengths)
         queries = made.query_start_loc.diff().tolist()
         assert made.host_lens == (queries, made.seq_lens.tolist())

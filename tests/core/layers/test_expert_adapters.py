@@ -209,4 +209,5 @@ def test_ranks_add_up_what_one_device_computes_wherever_experts_are(ctx: BuildCo
         for rank, share in enumerate(shares):
             if everywhere is not None:
                 share.place(torch.tensor(everywhere), rank)
-        torch.testing.assert_close(sum(map(computed, shares)), wanted)
+        added = sum(map(computed, shares))  # of numbers around 100, which may nearly cancel
+        torch.testing.assert_close(added, wanted, rtol=1e-5, atol=1e-4)
