@@ -225,8 +225,9 @@ def stored_alike(
         parts: Their names and output sizes.
         in_features: Input size.
 
-    Raises:
-        CheckpointError: They are stored in different forms.
+    Returns:
+        The format that reads them, and their form; None for plain numbers, which they become one by
+        one if the format is still the checkpoint's: then they are stored in different forms.
     """
     found = [format.storage(name, (size, in_features)) for name, size in parts]
     if format.join is not None and any(stored != found[0] for stored in found):
@@ -237,7 +238,7 @@ def stored_alike(
     if any(stored != found[0] for stored in found):
         if format.unpack is not None:
             return PLAIN, None
-        raise stored_otherwise(parts)
+        return format, None
     return (PLAIN, None) if found[0] is None else (format, found[0])
 
 

@@ -29,6 +29,7 @@ from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
 from hotshoe.slots import LinearOp, LinearSpec
+from hotshoe.slots.reference.linear import plain_weight
 from hotshoe.slots.wide_weights import holds_plain
 
 #: Rows that are measured at once: their copy stays in a processor's cache.
@@ -71,7 +72,10 @@ class Matrix:
         self._format, stored = stored_alike(ctx.format if quantize else PLAIN, parts, in_features)
         self._parts, self._in_features, self._bias = parts, in_features, bias
         asked = ctx.format.storage if quantize and stored is None else None
-        self._mixed = asked is not None and any(asked(n, (rows, in_features)) for n, rows in parts)
+        each = {} if asked is None else {n: asked(n, (rows, in_features)) for n, rows in parts}
+        self._mixed = any(each.values())
+        #: How each part is stored, if several of them are only together as plain numbers.
+        self._apart = each if self._format is not PLAIN else {}
         self._transposed = transposed
         self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
         self._adds = inputs is not None and ctx.communicator is not None
@@ -88,7 +92,7 @@ class Matrix:
             self.unpack()
         elif ctx.size > 1 and not ctx.judged_together:
             self.check_cut()
-        self._pending: dict[str, list[list[Tensor] | None]] = {}
+        self._pending: list[dict[str, list[Tensor] | None]] = []
 
     def check_cut(self) -> None:
         """Refuse a part of the matrix that cuts what one scale is for, before kernels refuse it in
@@ -165,9 +169,10 @@ class Matrix:
         names = [
             f"{name}.{kind}" for (name, _), w in zip(self._parts, wanted, strict=True) for kind in w
         ]
-        self._pending = {kind: [None] * len(self._parts) for kind in wanted[0]}
-        numbers_kind, first = next(iter(wanted[0])), 0
+        self._pending = [dict.fromkeys(specs) for specs in wanted]
+        first = 0
         for i, ((name, size, share), specs) in enumerate(zip(self.shares(), wanted, strict=True)):
+            numbers_kind = next(iter(specs))
             rows = (first, first := first + share.num_rows)
             for kind, spec in specs.items():
                 full = f"{name}.{kind}"
@@ -189,6 +194,8 @@ class Matrix:
             CheckpointError: Their numbers go by several names.
         """
         found = [self._tensors(*part) for part in self.shares()]
+        if self._apart:
+            return found
         if len({next(iter(specs)) for specs in found}) > 1:
             raise stored_otherwise(self._parts)
         return [{k: s for k, s in specs.items() if all(k in o for o in found)} for specs in found]
@@ -209,7 +216,8 @@ class Matrix:
     def _row_squares(self, ctx: BuildContext) -> Tensor | None:
         """Return the sum of squares of each row of this rank's part, from the checkpoint; None
         where its numbers are not what is multiplied, or are not there any more."""
-        source = ctx.weights.reopen() if self.spec.weight is None else None
+        plain = self.spec.weight is None and not self._apart
+        source = ctx.weights.reopen() if plain else None
         if source is None:
             return None
         names = {ctx.weights.known_as(name): name for name in source.names()}
@@ -237,20 +245,35 @@ class Matrix:
 
     def _tensors(self, name: str, size: int, share: Share) -> dict[str, TensorSpec]:
         """Return one matrix's tensors; its bias too where another rank adds it."""
-        specs = dict(self._format.tensors(name, (size, self._in_features), share))
+        stored = self._format if self._apart.get(name, True) else PLAIN
+        specs = dict(stored.tensors(name, (size, self._in_features), share))
         return specs | ({"bias": bias_spec(size, share)} if self._bias else {})
 
     def _take(self, load: Load, kind: str, index: int, spec: TensorSpec, tensor: Tensor) -> None:
         """Keep this rank's part; once all are here, let the kernel prepare them, and let go."""
-        self._pending[kind][index] = spec.keep(tensor)
-        complete = {k: [p for p in parts if p is not None] for k, parts in self._pending.items()}
-        if all(len(complete[k]) == len(parts) for k, parts in self._pending.items()):
-            pieces = {k: [t for part in parts for t in part] for k, parts in complete.items()}
-            if not self.spec.bias:
-                pieces.pop("bias", None)
-            load(self._format.canonical(self._parts[0][0], pieces))
-            for parts in self._pending.values():
-                parts[:] = [None] * len(parts)
+        self._pending[index][kind] = spec.keep(tensor)
+        complete = [{k: p for k, p in own.items() if p is not None} for own in self._pending]
+        if all(len(c) == len(own) for c, own in zip(complete, self._pending, strict=True)):
+            load(self._made(complete))
+            self._pending = [dict.fromkeys(own) for own in self._pending]
+
+    def _made(self, kept: Sequence[Mapping[str, list[Tensor]]]) -> Mapping[str, Sequence[Tensor]]:
+        """Return what the operation loads, of the pieces of each part."""
+        biases = [t for own in kept for t in own.get("bias", ())]
+        bias = {"bias": biases} if self.spec.bias else {}
+        kinds = [kind for kind in kept[0] if kind != "bias"]
+        if not self._apart:
+            pieces = {kind: [t for own in kept for t in own[kind]] for kind in kinds}
+            return self._format.canonical(self._parts[0][0], pieces | bias)
+        pairs = zip(self._apart.items(), kept, strict=True)
+        return {"weight": [self._plain(name, form, own) for (name, form), own in pairs]} | bias
+
+    def _plain(self, name: str, form: Storage | None, kept: Mapping[str, list[Tensor]]) -> Tensor:
+        """Return one part as plain numbers of the model's type."""
+        own: Mapping[str, Sequence[Tensor]] = {k: p for k, p in kept.items() if k != "bias"}
+        if form is None:
+            return plain_weight(self.spec, own)
+        return plain_weight(_stored_so(self.spec, form), self._format.canonical(name, own))
 
 
 def _stored_so(plain: LinearSpec, stored: Storage) -> LinearSpec:

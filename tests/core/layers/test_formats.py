@@ -97,10 +97,25 @@ def test_a_layer_may_stay_plain_in_a_quantized_checkpoint(ctx):
     assert list(ctx.weights.expected) == ["plain.weight"]
 
 
-def test_matrices_of_one_product_have_one_form(ctx):
-    ctx.format = Transposed()
-    with pytest.raises(CheckpointError, match="plain and w are multiplied together"):
-        Matrix(ctx, [("plain", 8), ("w", 8)], 4)
+@pytest.mark.parametrize("size", [1, 2])
+def test_matrices_of_one_product_in_several_forms_become_plain(ctx, size):
+    """Each is read as it is stored; x keeps its type."""
+    sizes, bias = [("plain", 8), ("w", 4)], torch.randn(4)
+    tensors, exact = stored(sizes[1:], 32)
+    tensors |= {"plain.weight": torch.randn(8, 32), "plain.bias": torch.randn(8), "w.bias": bias}
+    x, found = torch.randn(3, 32), []
+    for rank in range(size):
+        own = BuildContext(ctx.selector, "float32", "float32", 4, 32, Transposed(), rank, size)
+        split = own.split("things", Section(8), Section(4))
+        layer = Linear(own, Matrix(own, sizes, 32, bias=True, outputs=split))
+        for _ in range(2):  # the second time as new weights
+            for name, tensor in tensors.items():
+                own.weights.feed(name, tensor)
+        found.append(layer(x).split([8 // size, 4 // size], 1))
+    first = x @ tensors["plain.weight"].T + tensors["plain.bias"]
+    wanted = [first, x @ exact["w"].T + bias]
+    for part, correct in zip(zip(*found, strict=True), wanted, strict=True):
+        torch.testing.assert_close(torch.cat(part, 1), correct, rtol=1e-5, atol=1e-4)
 
 
 def test_a_share_counts_its_rows():

@@ -181,6 +181,20 @@ EXACT = {
         compressed("pack-quantized", weights(4, "int", "group", 32, actorder="group")),
         {"": packed(4, 32, True, act_order=True)},
     ),
+    "w4a16-of-some": Written(  # v is plain, k has eight bits, up a group of its own
+        compressed(
+            "pack-quantized",
+            {},
+            config_groups={
+                "a": {"targets": ["Linear"], "weights": weights(4, "int", "group", 32, False)},
+                "b": {"targets": ["re:.*k_proj"], "weights": weights(8, "int", "channel", None)},
+                "c": {"targets": ["re:.*up_proj"], "weights": weights(4, "int", "group", 16)},
+            },
+            ignore=["lm_head", "re:.*v_proj"],
+        ),
+        {"k_proj": packed(8, -1, True), "up_proj": packed(4, 16, True), "": packed(4, 32, False)},
+        ("lm_head", "v_proj"),
+    ),
     "w8a16-channel": Written(
         compressed("pack-quantized", weights(8, "int", "channel", None)), {"": packed(8, -1, True)}
     ),
