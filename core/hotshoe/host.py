@@ -32,6 +32,7 @@ def uncollected() -> Iterator[None]:
 
     A start makes a million objects that stay, and looking through them again and again takes most
     of the time in which a model is built. Garbage that is there goes first: it may hold memory.
+    What was made meanwhile counts as old in the end, or the next look would go through all of it.
     """
     looks = gc.isenabled()
     if looks:
@@ -40,5 +41,8 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
+        if looks and not gc.get_freeze_count():  # what is frozen, forks share with their keeper
+            gc.freeze()
+            gc.unfreeze()
         if looks:
             gc.enable()

@@ -1,6 +1,8 @@
 """The memory of the host, the part of it that a process may use, and garbage."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -38,3 +40,25 @@ def test_garbage_is_looked_for_again_behind_a_failure() -> None:
     with pytest.raises(RuntimeError), host.uncollected():
         raise RuntimeError
     assert gc.isenabled()
+
+
+MADE_MEANWHILE = """
+import gc
+from hotshoe import host
+def is_old():
+    return any(one is made for one in gc.get_objects(generation=2))
+with host.uncollected():
+    made = [[]]
+    assert not is_old()
+assert is_old() and not gc.get_freeze_count()
+gc.freeze()
+frozen = gc.get_freeze_count()
+with host.uncollected():
+    pass
+assert gc.get_freeze_count() == frozen, "forks of a keeper share it"
+"""
+
+
+def test_what_was_made_meanwhile_counts_as_old() -> None:
+    """In a process of its own, as objects of tests are frozen."""
+    subprocess.run([sys.executable, "-c", MADE_MEANWHILE], check=True)

@@ -149,7 +149,6 @@ class TorchWorker:
             self._load_weights(ctx, self._ops.transfer)
             report |= ctx.offload.report() if ctx.offload is not None else {}
             weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)
-            gc.collect()
         self._context, self._model = ctx, model
         self._peers.wait(ctx.device)  # others may still be taking memory
         if isinstance(self._platform, Rehearsing):

@@ -83,11 +83,10 @@ class Graph:
     def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
         # Its pool is that of all others, and lasts while a recording in it does.
         self._first: torch.cuda.CUDAGraph | None = None
-        self._rested = False
 
     def rest(self) -> None:
         """See `hotshoe.slots.RestingGraphOp`."""
-        self._first, self._rested = None, True
+        self._first = None
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return self.record_pieces(lambda between: function())
@@ -98,8 +97,6 @@ class Graph:
         with torch.cuda.stream(stream):
             # Once as it is: kernels are compiled and libraries take their workspaces outside.
             function(lambda call: call())
-            if self._first is None and not self._rested:
-                gc.collect()  # of earlier engines; once, as it takes longer than a recording
             torch.cuda.empty_cache()
             with no_garbage():
                 parts, output = self._recorded(function)

@@ -1,5 +1,6 @@
 """Tensors that threads read: the bytes of the files, in any sizes, and files that change."""
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -87,6 +88,24 @@ def test_tensors_are_those_of_the_files(small: None, checkpoint: dict, tmp_path:
         assert same(source.tensor("w2"), checkpoint["w2"])  # once more, from the file
     assert found.keys() == checkpoint.keys()
     assert all(same(found[name], tensor) for name, tensor in checkpoint.items())
+
+
+def test_nothing_is_left_to_the_collector(small: None, checkpoint: dict, tmp_path: Path) -> None:
+    """A start does not look for garbage behind the loading of weights."""
+    gc.collect()
+    gc.disable()
+    try:
+        with Ahead(opened(tmp_path), checkpoint, Transfer(), DEVICE) as source:
+            for name in checkpoint:
+                source.tensor(name)
+        del source
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not any(isinstance(one, Tensor) for one in gc.garbage)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 def test_a_table_is_filled(small: None, checkpoint: dict, tmp_path: Path) -> None:
