@@ -47,6 +47,7 @@ void bind_activation(nb::module_&);
 void bind_embedding(nb::module_&);
 void bind_gated_delta(nb::module_&);
 void bind_norm(nb::module_&);
+void bind_rg_lru(nb::module_&);
 void bind_rotary(nb::module_&);
 void bind_sampling(nb::module_&);
 void bind_indexer(nb::module_&);
@@ -75,6 +76,7 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_embedding(m);
   hotshoe::bind_gated_delta(m);
   hotshoe::bind_norm(m);
+  hotshoe::bind_rg_lru(m);
   hotshoe::bind_rotary(m);
   hotshoe::bind_sampling(m);
   hotshoe::bind_indexer(m);

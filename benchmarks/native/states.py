@@ -26,6 +26,8 @@ from hotshoe.slots import (
     CacheView,
     GatedDeltaSpec,
     GatedDeltaWeights,
+    RgLruSpec,
+    RgLruWeights,
     StateSpaceSpec,
     StateSpaceWeights,
     StepShape,
@@ -33,11 +35,12 @@ from hotshoe.slots import (
 from hotshoe_cpu.gated_delta import GatedDelta
 from hotshoe_cpu.native import FEATURE
 from hotshoe_cpu.platform import CpuPlatform
+from hotshoe_cpu.rg_lru import RgLru
 from hotshoe_cpu.state_space import StateSpace
 
 TYPES = ("bfloat16", "bfloat16", "float32")
 QWEN = GatedDeltaSpec(32, 16, 128, 128, 4, *TYPES, 32, 1e-6)
-SHAPES: Mapping[str, GatedDeltaSpec | StateSpaceSpec] = {
+SHAPES: Mapping[str, GatedDeltaSpec | RgLruSpec | StateSpaceSpec] = {
     "qwen3-next (32 heads of 128 x 128)": QWEN,
     "kimi-linear (32 heads of 128 x 128, decays by channel)": replace(
         QWEN, num_key_heads=32, decay="channel", gate="sigmoid"
@@ -46,6 +49,13 @@ SHAPES: Mapping[str, GatedDeltaSpec | StateSpaceSpec] = {
     "bamba 9B (128 heads of 64 x 128)": StateSpaceSpec(
         128, 64, 128, 1, 4, *TYPES, 32, norm="after", norm_eps=1e-5
     ),
+    "recurrentgemma 2B (10 heads of 256)": RgLruSpec(2560, 10, 4, *TYPES, 32),
+}
+#: By the kind of a specification.
+OPERATIONS = {
+    GatedDeltaSpec: ("gated_delta", GatedDelta),
+    RgLruSpec: ("rg_lru", RgLru),
+    StateSpaceSpec: ("state_space", StateSpace),
 }
 DECODING, PROMPT = (1, 8, 32), 1024
 #: By whether only the calling thread's own time counts.
@@ -58,12 +68,19 @@ def state_shape(spec: Any) -> tuple[int, int, int]:
     """Return the shape of one sequence's state."""
     if isinstance(spec, GatedDeltaSpec):
         return spec.num_heads, spec.value_dim, spec.key_dim
+    if isinstance(spec, RgLruSpec):
+        return 1, spec.inner_size, 1
     return spec.num_heads, spec.head_dim, spec.state_size
 
 
 def weights_of(spec: Any) -> Any:
     """Draw a layer's weights."""
     conv = (torch.randn(spec.conv_size, spec.conv_width) / 2).bfloat16()
+    if isinstance(spec, RgLruSpec):
+        size, inner = spec.head_dim, spec.inner_size
+        gates = torch.randn(spec.num_heads, size, 2 * size) / math.sqrt(size)
+        bias, rate = torch.randn(2, inner), -torch.rand(inner) - 0.1
+        return RgLruWeights(conv, torch.zeros(inner).bfloat16(), gates, bias, rate)
     a, bias = -torch.rand(spec.num_heads) - 0.1, torch.randn(spec.num_heads)
     if isinstance(spec, GatedDeltaSpec):
         norm = torch.ones(spec.value_dim).bfloat16()
@@ -82,11 +99,17 @@ def calls_of(spec: Any, op: Any, count: int, tokens: int) -> list[Callable[[], o
     host = ([tokens] * count, lens.tolist())
     step = StepShape(count, starts, lens, tokens, int(lens.max()), host)
     view = CacheView(torch.arange(count).int()[:, None], torch.zeros(count * tokens).int())
-    prepared, weights = op.prepare(step, view), weights_of(spec)
+    prepared = op.prepare(step, view)
+    # As many layers as the largest matrices between projections keep from caches, too.
+    matrix = spec.inner_size * 2 * spec.head_dim if isinstance(spec, RgLruSpec) else SPREAD_BYTES
+    models = [weights_of(spec) for _ in range(min(layers, max(1, SPREAD_BYTES // (4 * matrix))))]
     projected = torch.randn(count * tokens, sum(spec.sections)).bfloat16()
     conv = torch.randn(layers, count, spec.conv_width - 1, spec.conv_size).bfloat16()
     states = torch.randn(layers, count, *shape)  # of one piece, so that pages may be large
-    return [lambda c=c: op(projected, c, prepared, weights) for c in zip(conv, states, strict=True)]
+    return [
+        lambda c=c, w=w: op(projected, c, prepared, w)
+        for *c, w in zip(conv, states, itertools.cycle(models), strict=False)
+    ]
 
 
 def timed(
@@ -116,8 +139,8 @@ def update_times(threads: int, clock: Callable[[], float]) -> list[float]:
 def report(name: str, spec: Any, facts: Any, options: argparse.Namespace) -> None:
     """Print median and best of both, measured by turns, for each batch."""
     clock = CLOCKS[options.processor_time]
-    slot = "gated_delta" if isinstance(spec, GatedDeltaSpec) else "state_space"
-    ours = (GatedDelta if slot == "gated_delta" else StateSpace)(spec, facts)
+    slot, make = OPERATIONS[type(spec)]
+    ours = make(spec, facts)
     theirs = resolve_lazy(SLOTS[slot].reference)(spec, facts)
     heads = ("native", "(best)", "reference", "(best)", "times", "tokens/s", "rate", "(best)")
     print(name, "".join(f"{head:>11}" for head in heads), sep="\n" + " " * 18)

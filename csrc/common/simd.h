@@ -30,9 +30,12 @@ void vstore_pair(T* p, Vec a, Vec b) {
   vstore(p + VL, b);
 }
 
-// e^x, relative error below 2e-7; 0 below -87, infinity above 88.4, NaN stays NaN.
-inline Vec vexp(Vec x) {
-  x = vmin(vset(89.0f), x);
+// Terms of e^x = 2^n (1 + r + r^2 p), where |r| <= 0.35.
+struct ExpTerms {
+  Vec n, r, p;
+};
+
+inline ExpTerms vexp_terms(Vec x) {
   const Vec n = vround(x * vset(1.44269504088896341f));
   Vec r = vfma(n, vset(-0.693359375f), x);
   r = vfma(n, vset(2.12194440e-4f), r);
@@ -41,9 +44,13 @@ inline Vec vexp(Vec x) {
   p = vfma(p, r, vset(8.3334519073e-3f));
   p = vfma(p, r, vset(4.1665795894e-2f));
   p = vfma(p, r, vset(1.6666665459e-1f));
-  p = vfma(p, r, vset(5.0000001201e-1f));
-  p = vfma(p, r * r, r + vset(1.0f));
-  return vscale2(p, n);
+  return {n, r, vfma(p, r, vset(5.0000001201e-1f))};
+}
+
+// e^x, relative error below 2e-7; 0 below -87, infinity above 88.4, NaN stays NaN.
+inline Vec vexp(Vec x) {
+  const ExpTerms e = vexp_terms(vmin(vset(89.0f), x));
+  return vscale2(vfma(e.p, e.r * e.r, e.r + vset(1.0f)), e.n);
 }
 
 }  // namespace hotshoe

@@ -14,9 +14,14 @@ namespace {
 constexpr int64_t kChannels = 256;               // of a strip
 constexpr int64_t kMinElementsPerThread = 8192;  // below, waking a thread costs more
 
+// What becomes of the sums.
+enum class Behind { silu, nothing, gate };
+
 // Channels [first, first + count) of a convolution; rows in scratch have room for kChannels.
-template <class T, class C, bool kGated>
+template <class T, class C, Behind kBehind>
 class Strip {
+  static constexpr bool kGated = kBehind == Behind::gate;
+
  public:
   Strip(const Convolution& conv, float* scratch, int64_t first)
       : conv_(conv),
@@ -55,7 +60,7 @@ class Strip {
         if constexpr (kGated) {
           store(to + i, sum * load(rows + t * conv_.stride + conv_.size + i, lanes), lanes);
         } else {
-          store(to + i, Silu{}.apply<float>(sum), lanes);
+          store(to + i, kBehind == Behind::silu ? Silu{}.apply<float>(sum) : sum, lanes);
         }
       });
     }
@@ -108,12 +113,12 @@ float* results(size_t floats) {
   return memory.data();
 }
 
-template <bool kGated>
+template <Behind kBehind>
 void run(const Convolution& conv, const Sequences& sequences, void* out) {
   const int64_t strips = (conv.size + kChannels - 1) / kChannels, count = sequences.count;
   visit_float(conv.dtype, [&](auto in) {
     visit_float(conv.cache.dtype, [&](auto kept) {
-      using Run = Strip<decltype(in), decltype(kept), kGated>;
+      using Run = Strip<decltype(in), decltype(kept), kBehind>;
       const auto job = [&](int64_t begin, int64_t end) {
         auto* scratch = (float*)thread_scratch(Run::floats(conv) * sizeof(float));
         while (begin < end) {
@@ -135,16 +140,16 @@ void run(const Convolution& conv, const Sequences& sequences, void* out) {
 
 float* convolve(const Convolution& conv, const Sequences& sequences) {
   float* out = results(size_t(sequences.tokens() * conv.size));
-  run<false>(conv, sequences, out);
+  convolve(conv, sequences, out);
   return out;
 }
 
 void convolve(const Convolution& conv, const Sequences& sequences, float* out) {
-  run<false>(conv, sequences, out);
+  conv.silu ? run<Behind::silu>(conv, sequences, out) : run<Behind::nothing>(conv, sequences, out);
 }
 
 void convolve_gated(const Convolution& conv, const Sequences& sequences, void* out) {
-  run<true>(conv, sequences, out);
+  run<Behind::gate>(conv, sequences, out);
 }
 
 }  // namespace hotshoe::states

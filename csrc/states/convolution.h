@@ -14,9 +14,10 @@ struct Convolution {
   int64_t size, width;
   int dtype;
   Cache cache;  // blocks of [width - 1, size], the oldest inputs first
+  bool silu = true;  // follows the sums
 };
 
-// Convolves a step's inputs, applies SiLU, and keeps the last inputs of each sequence.
+// Convolves a step's inputs, applies SiLU if it follows, and keeps the last inputs of each sequence.
 //
 // Returns [tokens, size]: memory of the calling thread, valid until its next call.
 float* convolve(const Convolution& conv, const Sequences& sequences);

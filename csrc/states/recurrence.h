@@ -32,6 +32,15 @@ constexpr int64_t kMinEntries = 32768;  // of states times tokens; below, waking
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+// Calls f(row, constant number of rows) for tiles that cover all rows.
+template <class F>
+void for_tiles(int64_t rows, const F& f) {
+  int64_t row = 0;
+  for (; row + kTile <= rows; row += kTile) f(row, std::integral_constant<int, kTile>{});
+  for (; row + 2 <= rows; row += 2) f(row, std::integral_constant<int, 2>{});
+  if (row < rows) f(row, std::integral_constant<int, 1>{});
+}
+
 // Cuts memory into arrays of whole vectors; `floats` is the sum once all are cut.
 struct Cut {
   float* memory;
@@ -174,15 +183,6 @@ class Recurrence {
         store(to + at, vfma(added[r], k, load(from + at, lanes) * decay), lanes);
       }
     });
-  }
-
-  // Calls f(row, constant number of rows) for tiles that cover all rows.
-  template <class F>
-  static void for_tiles(int64_t rows, const F& f) {
-    int64_t row = 0;
-    for (; row + kTile <= rows; row += kTile) f(row, std::integral_constant<int, kTile>{});
-    for (; row + 2 <= rows; row += 2) f(row, std::integral_constant<int, 2>{});
-    if (row < rows) f(row, std::integral_constant<int, 1>{});
   }
 
   // Weighs keys and queries by what is left at them of the state in front of the chunk, and keys by

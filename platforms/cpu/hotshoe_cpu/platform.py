@@ -224,9 +224,10 @@ def _over_quantized() -> Iterator[Candidate]:
 
 def _over_states() -> Iterator[Candidate]:
     """Yield the candidates of blocks that keep states."""
-    from hotshoe_cpu import gated_delta, selective_scan, short_conv, state_space
+    from hotshoe_cpu import gated_delta, rg_lru, selective_scan, short_conv, state_space
 
     yield Candidate("gated_delta", "native", gated_delta.supports, gated_delta.GatedDelta)
+    yield Candidate("rg_lru", "native", rg_lru.supports, rg_lru.RgLru)
     scan = selective_scan.supports, selective_scan.SelectiveScan
     yield Candidate("selective_scan", "native", *scan)
     yield Candidate("short_conv", "native", short_conv.supports, short_conv.ShortConv)

@@ -12,6 +12,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
     GatedDeltaSpec,
+    RgLruSpec,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
@@ -24,7 +25,7 @@ CHECKPOINT_CODES = {"none": 0, "align": 1, "all": 2}
 
 
 def judge_states(
-    spec: GatedDeltaSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
+    spec: GatedDeltaSpec | RgLruSpec | SelectiveScanSpec | ShortConvSpec | StateSpaceSpec,
     facts: DeviceFacts,
     refusals: dict[str, bool],
 ) -> Verdict:
@@ -52,7 +53,7 @@ def judge_states(
 class StepArguments:
     """Makes the kernels' first arguments: the caches of a layer, and the sequences of a step."""
 
-    def __init__(self, spec: GatedDeltaSpec | StateSpaceSpec) -> None:
+    def __init__(self, spec: GatedDeltaSpec | RgLruSpec | StateSpaceSpec) -> None:
         self._codes = DTYPE_CODES[spec.conv_dtype], DTYPE_CODES[spec.state_dtype]
 
     def __call__(self, cache: tuple[Tensor, Tensor], step: AttentionMetadata) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ def test_facts() -> None:
 #: Slots of asynchronous devices.
 ASYNCHRONOUS = {"transfer"}
 #: Slots that this platform leaves to core's references, for now.
-PLAIN = {"block_indexer", "compress", "compressed_attention", "hyper_connection", "rg_lru"}
+PLAIN = {"block_indexer", "compress", "compressed_attention", "hyper_connection"}
 #: Blocks that it composes: a recorded step is one native call already.
 COMPOSED = {"decoder_layer", "model_step"}
 
