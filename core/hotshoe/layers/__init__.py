@@ -41,6 +41,7 @@ from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.short_conv import ShortConv
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
+from hotshoe.layers.states import SmallWeight, decay_rates
 from hotshoe.layers.vocabulary import Embedding, Logits
 from hotshoe.layers.weights import HOST, Holder, Place, WeightTable
 
@@ -95,6 +96,7 @@ __all__ = [
     "Share",
     "SharedAttention",
     "ShortConv",
+    "SmallWeight",
     "Split",
     "Stacked",
     "StateSpace",
@@ -108,6 +110,7 @@ __all__ = [
     "before_silu",
     "checked_format",
     "clamped",
+    "decay_rates",
     "delta_rows",
     "stored_kv_scales",
 ]

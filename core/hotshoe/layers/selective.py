@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +26,7 @@ class SelectiveScan(StateLayer[SelectiveScanSpec]):
         conv_bias: The convolution has biases.
         norms: Names of the norms of the numbers of the steps of time, B and C; empty where these
             have no weights.
+        weights: What a checkpoint has by other names, in place of those behind `prefix`.
     """
 
     def __init__(
@@ -35,10 +36,11 @@ class SelectiveScan(StateLayer[SelectiveScanSpec]):
         prefix: str,
         conv_bias: bool,
         norms: Sequence[str] = (),
+        weights: Mapping[str, SmallWeight] | None = None,
     ) -> None:
-        weights = partial(SelectiveScanWeights, conv_bias=None, norm=None)
-        super().__init__(ctx, SLOT, spec, (1, spec.inner_size, spec.state_size), weights)
-        self.expect(ctx, SLOT, _weights(spec, prefix, conv_bias, norms))
+        make = partial(SelectiveScanWeights, conv_bias=None, norm=None)
+        super().__init__(ctx, SLOT, spec, (1, spec.inner_size, spec.state_size), make)
+        self.expect(ctx, SLOT, weights or _weights(spec, prefix, conv_bias, norms))
 
 
 def _weights(

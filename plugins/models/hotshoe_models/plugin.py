@@ -124,6 +124,7 @@ ARCHITECTURES = {
     "YoutuForCausalLM": "hotshoe_models.youtu:build",
     "Zamba2ForCausalLM": "hotshoe_models.zamba2:build",
     "ZayaForCausalLM": "hotshoe_models.zaya:build",
+    "ZambaForCausalLM": "hotshoe_models.zamba:build",
     "AfmoeForCausalLM": "hotshoe_models.afmoe:build",
     "CwmForCausalLM": "hotshoe_models.llamas:build_cwm",
     "FlexOlmoForCausalLM": "hotshoe_models.olmoe:build_flex",
@@ -296,7 +297,16 @@ CLASSIFIERS = {
         *("Jamba", "Llama", "MiniCPM3", "MiniMax", "Ministral", "Ministral3", "Mistral"),
         *("Mistral4", "Mixtral", "Mpt", "Nemotron", "Olmo", "Olmo2", "Olmo3", "OPT"),
         *("Persimmon", "Phi", "Phi3", "Phimoe", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe"),
-        *("Qwen3Next", "Qwen3_5Text", "SeedOss", "SmolLM3", "StableLm", "Starcoder2", "Zamba2"),
+        *(
+            "Qwen3Next",
+            "Qwen3_5Text",
+            "SeedOss",
+            "SmolLM3",
+            "StableLm",
+            "Starcoder2",
+            "Zamba",
+            "Zamba2",
+        ),
     )
 } | {
     "GPT2ForSequenceClassification": "GPT2LMHeadModel",

@@ -1,14 +1,14 @@
-"""Layers of Zamba 2: state-space blocks, some of which take what a transformer adds.
+"""Layers of Zamba and Zamba 2: state-space blocks, some of which take what a transformer adds.
 
-A few transformers serve all of these layers by turns. Each takes the residual and the embeddings
-side by side, and has matrices of low rank for every layer that it serves.
-Source: Glorioso et al. 2024, arXiv:2411.15242.
+A few transformers, or one, serve all of these layers by turns. Each takes the residual and the
+embeddings side by side. In Zamba 2 it has matrices of low rank for every layer that it serves.
+Sources: Glorioso et al. 2024, arXiv:2405.16712 and arXiv:2411.15242.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,14 +28,12 @@ from hotshoe.layers import (
 )
 from hotshoe.layers.split import Split
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.mixers import StateMixer
+from hotshoe_models.mixers import Mixer, StateMixer
 from hotshoe_models.norms import plain_norm
 from hotshoe_models.spec import DecoderSpec
 
 WHAT = "attention heads"
 BETWEEN = "channels between MLP matrices"
-#: Of a transformer within the first layer that it serves.
-NAME = "shared_transformer."
 PARTS = ("q", "k", "v")
 
 
@@ -46,14 +44,20 @@ class Sharing:
     Attributes:
         hybrid: Layers that a transformer serves, in order.
         blocks: How many transformers there are; they take turns.
-        rank: Of the matrices for each layer.
+        rank: Of the matrices for each layer; 0 for none.
         adapts_attention: There are such for q, k and v, too.
+        name: Of a transformer within the first layer that it serves.
+        gate_up: Its matrices of gates and ups, or the one of both.
+        mixer: The block of every layer.
     """
 
     hybrid: tuple[int, ...]
     blocks: int
     rank: int
     adapts_attention: bool
+    name: str = "shared_transformer"
+    gate_up: tuple[str, ...] = ("gate_up_proj",)
+    mixer: Callable[[DecoderSpec, BuildContext, int, Mapping[Rotation, Rotary]], Mixer] = StateMixer
 
 
 class ZambaDecoder(DenseDecoder):
@@ -78,19 +82,23 @@ class ZambaDecoder(DenseDecoder):
     ) -> None:
         sharing, self._zamba_layers = self._sharing, list[_Layer]()
         transformers: list[Transformer] = []
+        alone = replace(ctx, adapters=None)  # each layer's use of a matrix would have its own
         for i in own:
             turn, served = None, i in sharing.hybrid
             if served:
                 number = sharing.hybrid.index(i)
                 if number < sharing.blocks:
-                    transformers.append(Transformer(spec, ctx, f"model.layers.{i}.{NAME}"))
+                    prefix = f"model.layers.{i}.{sharing.name}."
+                    transformers.append(Transformer(spec, alone, prefix, sharing.gate_up))
                 block = transformers[number % sharing.blocks]
                 turn = Turn(spec, ctx, i, block, number, sharing, rotaries)
-            self._zamba_layers.append(_Layer(spec.sized(i), ctx, i, rotaries, turn))
+            own_spec = spec.sized(i)
+            mixer = sharing.mixer(own_spec, ctx, i, rotaries)
+            self._zamba_layers.append(_Layer(own_spec, ctx, i, mixer, turn))
         # Writers may repeat a transformer in each layer that it serves.
         others = "|".join(map(str, sharing.hybrid[sharing.blocks :]))
         if others:
-            ctx.weights.ignore([rf"^model\.layers\.(?:{others})\.shared_transformer\."])
+            ctx.weights.ignore([rf"^model\.layers\.(?:{others})\.{sharing.name}\."])
 
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
         """See `hotshoe.models.base.Model`."""
@@ -109,12 +117,11 @@ class _Layer:
         spec: DecoderSpec,
         ctx: BuildContext,
         i: int,
-        rotaries: Mapping[Rotation, Rotary],
+        mixer: Mixer,
         turn: Turn | None,
     ) -> None:
-        self._turn = turn
+        self._turn, self._mixer = turn, mixer
         self._norm = plain_norm(spec, ctx, f"{spec.names.layer.format(i)}input_layernorm")
-        self._mixer = StateMixer(spec, ctx, i, rotaries)
 
     def __call__(
         self, residual: Tensor, embedded: Tensor, batch: ForwardBatch, keep: Tensor | None
@@ -130,7 +137,9 @@ class _Layer:
 class Transformer:
     """Attention and an MLP that several layers use."""
 
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext, prefix: str) -> None:
+    def __init__(
+        self, spec: DecoderSpec, ctx: BuildContext, prefix: str, gate_up: tuple[str, ...]
+    ) -> None:
         size, inner, heads = (
             spec.hidden_size,
             spec.intermediate_size,
@@ -159,7 +168,8 @@ class Transformer:
             ),
         )
         self.mlp_norm = RMSNorm(ctx, f"{prefix}pre_ff_layernorm", size, eps)
-        both = [(f"{prefix}feed_forward.gate_up_proj", 2 * inner)]
+        rows_of_each = 2 * inner // len(gate_up)
+        both = [(f"{prefix}feed_forward.{name}", rows_of_each) for name in gate_up]
         self.gate_up = Linear(
             ctx, Matrix(ctx, both, size, quantize=quantize["gate_up"], outputs=self.channels)
         )
@@ -231,9 +241,11 @@ class Turn:
                 )
                 for part, width in _widths(spec).items()
             ]
-        name = f"{prefix}feed_forward.gate_up_proj_adapter_list.{number}."
-        sizes = size, sharing.rank, 2 * spec.intermediate_size
-        self._mlp_adapter = _LowRank(ctx, name, sizes, block.channels)
+        self._mlp_adapter: _LowRank | None = None
+        if sharing.rank:
+            name = f"{prefix}feed_forward.gate_up_proj_adapter_list.{number}."
+            sizes = size, sharing.rank, 2 * spec.intermediate_size
+            self._mlp_adapter = _LowRank(ctx, name, sizes, block.channels)
         rows = [(f"model.layers.{i}.linear", size)]
         self._out = Linear(ctx, Matrix(ctx, rows, size, quantize=spec.quantizes("o", ctx.format)))
 
@@ -247,7 +259,9 @@ class Turn:
             qkv += torch.cat([adapt(taken) for adapt in self._adapters], 1)
         normed = block.mlp_norm(block.o(self._attention(qkv, batch)))
         assert isinstance(normed, Tensor)
-        both = block.gate_up(normed).add_(self._mlp_adapter(normed))
+        both = block.gate_up(normed)
+        if self._mlp_adapter is not None:
+            both = both.add_(self._mlp_adapter(normed))
         return self._out(block.down(block.act(both)))
 
 

@@ -2628,6 +2628,31 @@ VARIANTS += [
     ),
     Variant("zamba2-two-blocks", "Zamba2", {**ZAMBA, "num_mem_blocks": 2}, undivided=True),
 ]
+ZAMBA1 = {"mamba_d_state": 8, "num_key_value_heads": 4, "mamba_dt_rank": 5}
+VARIANTS += [
+    Variant(
+        "zamba",
+        "Zamba",
+        {**ZAMBA1, "num_hidden_layers": 8},
+        undivided=True,
+        end_to_end=True,
+    ),
+    Variant(
+        "zamba-one-head",
+        "Zamba",
+        {
+            **ZAMBA1,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["hybrid", "mamba", "hybrid"],
+            "n_mamba_heads": 1,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "mamba_dt_rank": "auto",
+            "attention_head_dim": 16,
+        },
+        undivided=True,
+    ),
+]
 VARIANTS += [Variant("bitnet", "BitNet", {"attention_bias": True, **TIED}, end_to_end=True)]
 VARIANTS += [
     Variant(

@@ -34,6 +34,8 @@ FAMILIES = {
     "spark": "vision|audio",  # latents of experts, whose outputs are normed
     "hunyuan3": "",  # shared experts have another name in files
     "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
+    "recurrent-gemma": "",
+    "zamba": r"shared_transf",  # heads of Mamba-1, whose small matrices are no modules
     "gemma3n": "",  # small matrices in float32
 }
 PROMPTS = [list(range(3, 24)), [9, 9, 1]]

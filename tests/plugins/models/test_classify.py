@@ -73,6 +73,11 @@ MORE = {
     "Mistral4": LATENT_EXPERTS,
     "OPT": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "Phimoe": {"num_local_experts": 4},
+    "Zamba": {
+        "layers_block_type": ["hybrid", "hybrid"],
+        "num_key_value_heads": 4,
+        "mamba_d_state": 16,
+    },
     "Zamba2": {
         "layers_block_type": ["mamba", "hybrid"],
         "hybrid_layer_ids": [1],

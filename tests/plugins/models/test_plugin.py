@@ -95,6 +95,7 @@ from hotshoe_models import (
     step,
     xglm,
     youtu,
+    zamba,
     zamba2,
     zaya,
 )
@@ -162,6 +163,7 @@ DEFAULTS = {
     "BitNetConfig": bitnet.DEFAULTS,
     "Zamba2Config": zamba2.DEFAULTS,
     "ZayaConfig": zaya.DEFAULTS,
+    "ZambaConfig": zamba.DEFAULTS,
     "MllamaTextConfig": mllama.DEFAULTS,
     "Apertus1p5TextConfig": apertus.TEXT_DEFAULTS,
     "Phi4MultimodalConfig": phi3.SEEING_DEFAULTS,
