@@ -284,5 +284,5 @@ def state_bytes(spec) -> int:
     """Return the bytes of one layer's state of one sequence, all in float32."""
     if isinstance(spec, ShortConvSpec):
         return 4 * (spec.conv_width - 1) * spec.conv_size
-    entries = spec.key_dim if isinstance(spec, GatedDeltaSpec) else spec.state_size
+    entries = spec.key_dim if isinstance(spec, GatedDeltaSpec) else getattr(spec, "state_size", 1)
     return 4 * ((spec.conv_width - 1) * spec.conv_size + spec.inner_size * entries)
