@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hotshoe_models.gguf import dense, hybrids, mixtures
 from hotshoe_models.gguf.dense import Values, rotation_of
-from hotshoe_models.gguf.hybrid_names import QWEN35_NAMES, QWEN_NEXT_NAMES
+from hotshoe_models.gguf.hybrid_names import LFM2_NAMES, QWEN35_NAMES, QWEN_NEXT_NAMES
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import (
     DEEPSEEK_NAMES,
@@ -59,6 +59,8 @@ class Family:
     turns: By a part of the checkpoint's names: what makes the checkpoint's tensor of the file's,
         or its rows of bytes of theirs, given the configuration. The norms among them hold nothing
         more.
+    outer: Tensor names outside of layers.
+    mixed: Layers differ in sizes; `differences` tells which has which.
     layers: Those from this number on predict further tokens; None for none.
     further: Whole names of what is beside such a layer; the layer's own then begin with `mtp.`.
     """
@@ -70,6 +72,8 @@ class Family:
     norm_offset: float = 0.0
     latents: bool = False
     turns: Mapping[str, hybrids.Turn] = field(default_factory=dict)
+    outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
+    mixed: bool = False
     layers: int | None = None
     further: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,8 +86,8 @@ class Family:
         stem, _, kind = name.rpartition(".")
         if stem in FACTORS:
             return None
-        if stem in OUTER:
-            return f"{OUTER[stem]}.{kind}"
+        if stem in self.outer:
+            return f"{self.outer[stem]}.{kind}"
         layer = _LAYER.fullmatch(name)
         if layer is None:
             return name
@@ -125,6 +129,8 @@ def config_of(meta: Metadata) -> Values:
         CheckpointError: A key is missing or malformed, or names something that is not served.
     """
     family = family_of(meta)
+    size = meta.least if family.mixed else meta.integer
+    experts = meta.integer("expert_feed_forward_length", 0)  # where no MLP is without them
     heads = meta.integer("attention.head_count")
     hidden = meta.integer("embedding_length")
     head_dim = dense.head_size(meta)
@@ -135,10 +141,10 @@ def config_of(meta: Metadata) -> Values:
         "dtype": meta.dtype(),
         "vocab_size": meta.shape("token_embd.weight")[0],
         "hidden_size": hidden,
-        "intermediate_size": meta.integer("feed_forward_length"),
+        "intermediate_size": size("feed_forward_length", experts or None),
         "num_hidden_layers": meta.integer("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": size("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": meta.integer("context_length"),
         **dict.fromkeys(dense.EPSILONS, dense.epsilon(meta)),
@@ -167,6 +173,7 @@ FAMILIES = {
     "granite": Family("GraniteForCausalLM", dense.granite, pairs=True),
     "hunyuan-dense": Family("HunYuanDenseV1ForCausalLM", names={**NAMES, **HUNYUAN_NORMS}),
     "internlm2": Family("LlamaForCausalLM", pairs=True),
+    "lfm2": Family("Lfm2ForCausalLM", hybrids.lfm2, LFM2_NAMES, **hybrids.LFM2),
     "llama": Family("LlamaForCausalLM", dense.llama, pairs=True),
     "minicpm": Family("GraniteForCausalLM", dense.minicpm, pairs=True),
     "mistral3": Family("Ministral3ForCausalLM", dense.ministral3, pairs=True),
@@ -195,6 +202,7 @@ MIXTURES = {
         "GraniteMoeForCausalLM", mixtures.granite_moe, GRANITE_MOE_NAMES, pairs=True
     ),
     "hunyuan-moe": Family("HunYuanMoEV1ForCausalLM", mixtures.hunyuan_moe, HUNYUAN_NAMES),
+    "lfm2moe": Family("Lfm2MoeForCausalLM", hybrids.lfm2_moe, LFM2_NAMES, **hybrids.LFM2),
     "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
     "llama4": Family("Llama4ForCausalLM", mixtures.llama4, LLAMA4_NAMES),
     "minimax-m2": Family("MiniMaxM2ForCausalLM", mixtures.minimax, MINIMAX_NAMES),

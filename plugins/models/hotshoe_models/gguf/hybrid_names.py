@@ -35,3 +35,22 @@ QWEN_FURTHER_NAMES = {
     "nextn.hnorm": "mtp.pre_fc_norm_hidden",
     "nextn.shared_head_norm": "mtp.norm",
 }
+LFM2_OUTER = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+}
+LFM2_NAMES = {
+    **{f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"},
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    **{f"shortconv.{part}": f"conv.{part}" for part in ("conv", "in_proj", "out_proj")},
+    "ffn_gate_inp": "feed_forward.gate",
+    "exp_probs_b.bias": "feed_forward.expert_bias",
+}
+for _part, _name in {"gate": "w1", "up": "w3", "down": "w2"}.items():
+    LFM2_NAMES[f"ffn_{_part}"] = f"feed_forward.{_name}"
+    LFM2_NAMES[f"ffn_{_part}_exps"] = f"feed_forward.experts.{{}}.{_name}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hotshoe_models.gguf import mixtures
 from hotshoe_models.gguf.dense import Values
-from hotshoe_models.gguf.hybrid_names import QWEN_FURTHER_NAMES
+from hotshoe_models.gguf.hybrid_names import LFM2_OUTER, QWEN_FURTHER_NAMES
 from hotshoe_models.gguf.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -147,3 +147,30 @@ def qwen35(meta: Metadata) -> Values:
 
 def qwen35_moe(meta: Metadata) -> Values:
     return {**qwen35(meta), **_qwen_experts(meta)}
+
+
+LFM2_TURNS: Mapping[str, Turn] = {".conv.conv.weight": _filters}
+LFM2: dict[str, Any] = {"outer": LFM2_OUTER, "mixed": True, "turns": LFM2_TURNS}
+
+
+def lfm2(meta: Metadata) -> Values:
+    """Layers without heads of keys and values convolve."""
+    attends = meta.sizes("attention.head_count_kv")
+    return {
+        "layer_types": ["full_attention" if heads else "conv" for heads in attends],
+        "conv_L_cache": meta.integer("shortconv.l_cache"),
+        "conv_bias": has(meta, "shortconv.conv.bias"),
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def lfm2_moe(meta: Metadata) -> Values:
+    """Files leave out that weights of experts are made to sum to 1."""
+    routed = mixtures.routed(meta)
+    return {
+        **routed,
+        **lfm2(meta),
+        "num_dense_layers": routed["first_k_dense_replace"],
+        "use_expert_bias": has(meta, "exp_probs_b.bias"),
+        "norm_topk_prob": meta.flag("lfm2moe.expert_weights_norm", True),
+    }

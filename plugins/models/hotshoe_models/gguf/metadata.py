@@ -14,6 +14,8 @@ from hotshoe_models.gguf.header import Header, TensorInfo
 
 #: Rotary factors: one for each pair of channels.
 MAX_FLOATS = 4096
+#: Far more than any model has.
+MAX_LAYERS = 4096
 #: Texts of tokens that end a turn or a text, where files name only one of them.
 ENDINGS = frozenset(
     "<|eot_id|> <|eom_id|> <|end_of_text|> <|im_end|> <|endoftext|> <|end|> <end_of_turn> "
@@ -71,6 +73,29 @@ class Metadata:
         if type(value) is not int or value <= 0:
             raise self.refuse(f"{self.arch}.{key}", "but must be a positive integer")
         return value
+
+    def sizes(self, key: str) -> list[int]:
+        """Return an integer of at least 0 for each layer, of which one is more.
+
+        Raises:
+            CheckpointError: They are missing, or something else.
+        """
+        found, layers = self.get(key), self.integer("block_count")
+        found = found if isinstance(found, list) else [found] * min(layers, MAX_LAYERS)
+        fits = len(found) == layers and all(type(size) is int and size >= 0 for size in found)
+        if not fits or not any(found):
+            raise self.refuse(f"{self.arch}.{key}", f"but must be sizes of {layers} layers")
+        return found
+
+    def least(self, key: str, default: int | None = None) -> int:
+        """Return the least of the sizes of layers that have one.
+
+        Raises:
+            CheckpointError: They are missing, or something else.
+        """
+        if default is not None and self.get(key) is None:
+            return default
+        return min(size for size in self.sizes(key) if size)
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number.

@@ -14,10 +14,14 @@ ARCHS = {
     "Qwen3Next": ("qwen3next", "QWEN3NEXT"),
     "Qwen3_5": ("qwen35", "QWEN35"),
     "Qwen3_5Moe": ("qwen35moe", "QWEN35MOE"),
+    "Lfm2": ("lfm2", "LFM2"),
+    "Lfm2Moe": ("lfm2moe", "LFM2MOE"),
 }
 
 #: Tensors that are never quantized.
 SMALL = ("conv", "norm")
+
+EPSILONS = dict.fromkeys(("rms_norm_eps", "norm_eps"), "attention.layer_norm_rms_epsilon")
 
 
 def common(config: Any) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def common(config: Any) -> dict[str, Any]:
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
     }
-    for key, own in {"rms_norm_eps": "attention.layer_norm_rms_epsilon"}.items():
+    for key, own in EPSILONS.items():
         if hasattr(config, key):
             found[own] = float(getattr(config, key))
     for key in ("key", "value"):
@@ -95,15 +99,51 @@ def qwen(name: str, found: np.ndarray, config: Any) -> Parts:
     return [(f"{prefix}in_proj_qkv.weight", qkv), (f"{prefix}in_proj_z.weight", z)]
 
 
+def lfm2_keys(config: Any) -> dict[str, Any]:
+    heads, size = config.num_key_value_heads, config.intermediate_size
+    if getattr(config, "block_auto_adjust_ff_dim", False):
+        size = int(config.block_ffn_dim_multiplier * int(2 * size / 3))
+        size = -(-size // config.block_multiple_of) * config.block_multiple_of
+    found: dict[str, Any] = {
+        "attention.head_count_kv": [heads * (kind != "conv") for kind in config.layer_types],
+        "feed_forward_length": size,
+        "shortconv.l_cache": config.conv_L_cache,
+    }
+    if config.model_type == "lfm2_moe":
+        found["leading_dense_block_count"] = config.num_dense_layers
+        found["expert_gating_func"] = 2
+    return found
+
+
+def lfm2(name: str, found: np.ndarray, config: Any) -> Parts:
+    if "conv.conv.weight" in name:
+        found = found[:, 0]
+    if name.endswith("expert_bias"):
+        name += ".bias"
+    prefix, experts, part = name.partition("feed_forward.experts.")
+    if not experts:
+        return [(name, found)]
+    # The writer's package knows parts of experts by other names than those of these files.
+    prefix += "mlp.experts."
+    if part == "down_proj":
+        return [(f"{prefix}down_proj.weight", found)]
+    gate, up = np.split(found, 2, axis=1)
+    return [(f"{prefix}gate_proj.weight", gate), (f"{prefix}up_proj.weight", up)]
+
+
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Qwen3Next": qwen_keys,
     "Qwen3_5": qwen_keys,
     "Qwen3_5Moe": qwen_keys,
+    "Lfm2": lfm2_keys,
+    "Lfm2Moe": lfm2_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3Next": qwen,
     "Qwen3_5": qwen,
     "Qwen3_5Moe": qwen,
+    "Lfm2": lfm2,
+    "Lfm2Moe": lfm2,
 }
 
 

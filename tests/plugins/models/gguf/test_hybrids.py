@@ -19,12 +19,15 @@ from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.model import FORMAT
 
-HYBRIDS = ["qwen3-next", "qwen3.5", "qwen3.5-moe"]
+HYBRIDS = ["qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe"]
 VARIANTS = {name: BY_NAME[name] for name in HYBRIDS}
 #: With blocks of numbers that lie in one head of values each.
 QWEN35 = {**BY_NAME["qwen3.5"].values, "linear_value_head_dim": 32}
 VARIANTS["qwen3.5"] = replace(BY_NAME["qwen3.5"], values=QWEN35)
-QUANTIZED = {"qwen3.5": "Q8_0"}
+#: Files do not have a factor of experts, as all have 1.
+MOE = {k: v for k, v in BY_NAME["lfm2-moe"].values.items() if k != "routed_scaling_factor"}
+VARIANTS["lfm2-moe"] = replace(BY_NAME["lfm2-moe"], values=MOE)
+QUANTIZED = {"lfm2": "Q4_1", "qwen3.5": "Q8_0"}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -79,9 +82,15 @@ def config(tmp_path: Path):
         keys |= {f"{arch}.{key.replace('__', '.')}": value for key, value in changed.items()}
         keys = {key: value for key, value in keys.items() if value is not None}
         tensors = {"token_embd.weight": np.ones((256, 64), np.float32)}
+        if (experts := keys.get(f"{arch}.expert_count")) is not None:
+            tensors["blk.1.ffn_up_exps.weight"] = np.ones((experts, 40, 64), np.float32)
         return config_of(Metadata([Header(write(tmp_path / "m.gguf", arch, keys, tensors))]))
 
     return made
+
+
+def test_a_mixture_need_not_tell_of_an_mlp(config) -> None:
+    assert "intermediate_size" in config("qwen3.5-moe", feed_forward_length=None)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +100,10 @@ def config(tmp_path: Path):
         ("qwen3.5", {"ssm__group_count": 3}, "ssm.time_step_rank is 8, but must be a multiple of"),
         ("qwen3.5", {"ssm__state_size": None}, "qwen35.ssm.state_size is missing, but must be"),
         ("qwen3.5", {"ssm__conv_kernel": "x"}, "qwen35.ssm.conv_kernel is 'x', but must be"),
+        ("lfm2", {"attention__head_count_kv": [0, 2]}, r"kv is \[0, 2\], but must be sizes of 3"),
+        ("lfm2", {"attention__head_count_kv": [0, 0, 0]}, "head_count_kv is .*, but must be sizes"),
+        ("lfm2", {"shortconv__l_cache": None}, "lfm2.shortconv.l_cache is missing"),
+        ("lfm2-moe", {"expert_gating_func": 1}, "expert_gating_func is 1, is read as 2"),
         ("qwen3.5", {"nextn_predict_layers": 3}, "nextn_predict_layers is 3, but must leave lay"),
     ],
 )
