@@ -27,6 +27,8 @@ DEFAULTS = {
 STATES, ATTENTION = ("linear_attention", "mamba"), ("full_attention", "attention")
 TYPES = {**dict.fromkeys(STATES, "state"), **dict.fromkeys(ATTENTION, "attention")}
 NAMES = WeightNames(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
+#: Of files that have gate and up apart.
+APART = replace(NAMES, gate_up=("shared_mlp.gate_proj", "shared_mlp.up_proj"))
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -44,7 +46,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     bias, conv_bias = flag(config, "mamba_proj_bias"), flag(config, "mamba_conv_bias")
     biases = {"in_bias": bias, "out_bias": bias, "conv_bias": conv_bias}
     block = state_block(config, ctx, eps=number(config, "rms_norm_eps"), **biases)
-    differences = {**factors(config), "names": NAMES, "intermediate_size": size, "state": block}
+    names = APART if config.get("experts_by_name") else NAMES
+    differences = {**factors(config), "names": names, "intermediate_size": size, "state": block}
     return DenseDecoder(llama_spec(config, layers, **differences), ctx)
 
 

@@ -13,9 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hotshoe_models.gguf import dense, hybrids, mixtures
+from hotshoe_models.gguf import dense, hybrids, mixtures, spaces
 from hotshoe_models.gguf.dense import Values, rotation_of
-from hotshoe_models.gguf.hybrid_names import LFM2_NAMES, QWEN35_NAMES, QWEN_NEXT_NAMES
+from hotshoe_models.gguf.hybrid_names import (
+    FALCON_H1_NAMES,
+    GRANITE_HYBRID_NAMES,
+    LFM2_NAMES,
+    MAMBA2_NAMES,
+    MAMBA_NAMES,
+    NEMOTRON_H_NAMES,
+    QWEN35_NAMES,
+    QWEN_NEXT_NAMES,
+)
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import (
     DEEPSEEK_NAMES,
@@ -59,7 +68,8 @@ class Family:
     turns: By a part of the checkpoint's names: what makes the checkpoint's tensor of the file's,
         or its rows of bytes of theirs, given the configuration. The norms among them hold nothing
         more.
-    outer: Tensor names outside of layers.
+    outer, body: Tensor names outside of layers, and what layers' names begin with.
+    attends: Whether some layer attends.
     mixed: Layers differ in sizes; `differences` tells which has which.
     layers: Those from this number on predict further tokens; None for none.
     further: Whole names of what is beside such a layer; the layer's own then begin with `mtp.`.
@@ -73,6 +83,8 @@ class Family:
     latents: bool = False
     turns: Mapping[str, hybrids.Turn] = field(default_factory=dict)
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
+    body: str = "model"
+    attends: bool = True
     mixed: bool = False
     layers: int | None = None
     further: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +104,7 @@ class Family:
         if layer is None:
             return name
         number, part, kind = layer.groups()
-        ending, prefix = f".{kind}" if kind else "", f"model.layers.{number}."
+        ending, prefix = f".{kind}" if kind else "", f"{self.body}.layers.{number}."
         if self.layers is not None and int(number) >= self.layers:
             if part in self.further:
                 return self.further[part] + ending
@@ -129,32 +141,37 @@ def config_of(meta: Metadata) -> Values:
         CheckpointError: A key is missing or malformed, or names something that is not served.
     """
     family = family_of(meta)
-    size = meta.least if family.mixed else meta.integer
-    experts = meta.integer("expert_feed_forward_length", 0)  # where no MLP is without them
-    heads = meta.integer("attention.head_count")
-    hidden = meta.integer("embedding_length")
-    head_dim = dense.head_size(meta)
-    if meta.integer("attention.value_length", head_dim) != head_dim and not family.latents:
-        raise meta.refuse(f"{meta.arch}.attention.value_length", f"but keys have {head_dim}")
     return {
         "architectures": [family.architecture],
         "dtype": meta.dtype(),
         "vocab_size": meta.shape("token_embd.weight")[0],
-        "hidden_size": hidden,
-        "intermediate_size": size("feed_forward_length", experts or None),
+        "hidden_size": meta.integer("embedding_length"),
         "num_hidden_layers": meta.integer("block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": size("attention.head_count_kv", heads),
-        "head_dim": head_dim,
         "max_position_embeddings": meta.integer("context_length"),
         **dict.fromkeys(dense.EPSILONS, dense.epsilon(meta)),
         "tie_word_embeddings": "output.weight" not in meta.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in meta.tensors,
         "eos_token_id": meta.ending_ids(),
         "bos_token_id": meta.token_id("bos"),
-        **rotation_of(meta, head_dim),
+        **(_attention(meta, family) if family.attends else {}),
         **family.differences(meta),
+    }
+
+
+def _attention(meta: Metadata, family: Family) -> Values:
+    """Return what config.json would hold of attention and MLPs."""
+    size = meta.least if family.mixed else meta.integer
+    experts = meta.integer("expert_feed_forward_length", 0)  # where no MLP is without them
+    heads, head_dim = meta.integer("attention.head_count"), dense.head_size(meta)
+    if meta.integer("attention.value_length", head_dim) != head_dim and not family.latents:
+        raise meta.refuse(f"{meta.arch}.attention.value_length", f"but keys have {head_dim}")
+    return {
+        "intermediate_size": size("feed_forward_length", experts or None),
+        "num_attention_heads": heads,
+        "num_key_value_heads": size("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in meta.tensors,
+        **rotation_of(meta, head_dim),
     }
 
 
@@ -166,18 +183,32 @@ FAMILIES = {
     "ernie4_5": Family("Ernie4_5ForCausalLM"),
     "exaone": Family("LlamaForCausalLM"),
     "exaone4": Family("Exaone4ForCausalLM", dense.windowed_by_layer, POST_NAMES),
+    "falcon-h1": Family(
+        "FalconH1ForCausalLM", spaces.falcon_h1, FALCON_H1_NAMES, **spaces.FALCON_H1
+    ),
     "gemma": Family("GemmaForCausalLM", norm_offset=1.0),
     "gemma2": Family("Gemma2ForCausalLM", dense.gemma2, GEMMA_NAMES, norm_offset=1.0),
     "gemma3": Family("Gemma3ForCausalLM", dense.gemma3, GEMMA_NAMES, norm_offset=1.0),
     "glm4": Family("Glm4ForCausalLM", dense.rotated_in_part, GLM4_NAMES),
     "granite": Family("GraniteForCausalLM", dense.granite, pairs=True),
+    "granitehybrid": Family(
+        "GraniteMoeHybridForCausalLM",
+        spaces.granite_hybrid,
+        GRANITE_HYBRID_NAMES,
+        **spaces.GRANITE,
+    ),
     "hunyuan-dense": Family("HunYuanDenseV1ForCausalLM", names={**NAMES, **HUNYUAN_NORMS}),
     "internlm2": Family("LlamaForCausalLM", pairs=True),
     "lfm2": Family("Lfm2ForCausalLM", hybrids.lfm2, LFM2_NAMES, **hybrids.LFM2),
     "llama": Family("LlamaForCausalLM", dense.llama, pairs=True),
+    "mamba": Family("MambaForCausalLM", spaces.mamba, MAMBA_NAMES, **spaces.MAMBA),
+    "mamba2": Family("Mamba2ForCausalLM", spaces.mamba2, MAMBA2_NAMES, **spaces.MAMBA2),
     "minicpm": Family("GraniteForCausalLM", dense.minicpm, pairs=True),
     "mistral3": Family("Ministral3ForCausalLM", dense.ministral3, pairs=True),
     "nemotron": Family("NemotronForCausalLM", dense.rotated_in_part, norm_offset=1.0),
+    "nemotron_h": Family(
+        "NemotronHForCausalLM", spaces.nemotron_h, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H
+    ),
     "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
     "phi3": Family("Phi3ForCausalLM", dense.phi3, PHI3_NAMES),
     "qwen2": Family("Qwen2ForCausalLM"),
@@ -201,11 +232,20 @@ MIXTURES = {
     "granitemoe": Family(
         "GraniteMoeForCausalLM", mixtures.granite_moe, GRANITE_MOE_NAMES, pairs=True
     ),
+    "granitehybrid": Family(
+        "GraniteMoeHybridForCausalLM",
+        spaces.granite_hybrid,
+        GRANITE_HYBRID_NAMES,
+        **spaces.GRANITE,
+    ),
     "hunyuan-moe": Family("HunYuanMoEV1ForCausalLM", mixtures.hunyuan_moe, HUNYUAN_NAMES),
     "lfm2moe": Family("Lfm2MoeForCausalLM", hybrids.lfm2_moe, LFM2_NAMES, **hybrids.LFM2),
     "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
     "llama4": Family("Llama4ForCausalLM", mixtures.llama4, LLAMA4_NAMES),
     "minimax-m2": Family("MiniMaxM2ForCausalLM", mixtures.minimax, MINIMAX_NAMES),
+    "nemotron_h_moe": Family(
+        "NemotronHForCausalLM", spaces.nemotron_h_moe, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H
+    ),
     "olmoe": Family("OlmoeForCausalLM", mixtures.experts, MOE_NAMES),
     "qwen2moe": Family("Qwen2MoeForCausalLM", mixtures.qwen2_moe, MOE_NAMES),
     "qwen3moe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),

@@ -3,7 +3,7 @@
 Source: the tensor names of the gguf package.
 """
 
-from hotshoe_models.gguf.names import MOE_NAMES
+from hotshoe_models.gguf.names import GRANITE_MOE_NAMES, MOE_NAMES, NAMES
 
 #: Of the gated delta rule, as Qwen3.5 has its matrices; the first file of Qwen3-Next had one.
 _DELTA_NAMES = {
@@ -54,3 +54,66 @@ LFM2_NAMES = {
 for _part, _name in {"gate": "w1", "up": "w3", "down": "w2"}.items():
     LFM2_NAMES[f"ffn_{_part}"] = f"feed_forward.{_name}"
     LFM2_NAMES[f"ffn_{_part}_exps"] = f"feed_forward.experts.{{}}.{_name}"
+
+
+def _states(prefix: str) -> dict[str, str]:
+    """Return names of a Mamba-2 block."""
+    parts = {
+        "ssm_in": "in_proj",
+        "ssm_conv1d": "conv1d",
+        "ssm_dt.bias": "dt_bias",
+        "ssm_a": "A_log",
+        "ssm_d": "D",
+        "ssm_norm": "norm",
+        "ssm_out": "out_proj",
+    }
+    return {part: f"{prefix}.{name}" for part, name in parts.items()}
+
+
+GRANITE_HYBRID_NAMES = {
+    **GRANITE_MOE_NAMES,
+    **_states("mamba"),
+    "ffn_gate": "shared_mlp.gate_proj",
+    "ffn_up": "shared_mlp.up_proj",
+    "ffn_down": "shared_mlp.output_linear",
+}
+FALCON_H1_OUTER = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.final_layernorm",
+    "output": "lm_head",
+}
+#: The norm before the MLP has no ending in files.
+FALCON_H1_NAMES = {
+    **NAMES,
+    **_states("mamba"),
+    "ffn_norm": "pre_ff_layernorm.weight",
+    "ffn_norm.weight": "pre_ff_layernorm.weight",
+    **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+}
+BACKBONE_OUTER = {
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "output": "lm_head",
+}
+MAMBA2_NAMES = {"attn_norm": "norm", **_states("mixer")}
+MAMBA_NAMES = {
+    **MAMBA2_NAMES,
+    "ssm_x": "mixer.x_proj",
+    "ssm_dt": "mixer.dt_proj",
+    "ssm_dt.bias": "mixer.dt_proj.bias",
+}
+NEMOTRON_H_NAMES = {
+    **MAMBA2_NAMES,
+    **{f"attn_{part}": f"mixer.{part}_proj" for part in "qkv"},
+    "attn_output": "mixer.o_proj",
+    "ffn_up": "mixer.up_proj",
+    "ffn_down": "mixer.down_proj",
+    "ffn_gate_inp": "mixer.gate",
+    "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+    "ffn_up_exps": "mixer.experts.{}.up_proj",
+    "ffn_down_exps": "mixer.experts.{}.down_proj",
+    "ffn_up_shexp": "mixer.shared_experts.up_proj",
+    "ffn_down_shexp": "mixer.shared_experts.down_proj",
+    "ffn_latent_down": "mixer.fc1_latent_proj",
+    "ffn_latent_up": "mixer.fc2_latent_proj",
+}

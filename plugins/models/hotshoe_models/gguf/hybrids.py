@@ -28,12 +28,12 @@ def has(meta: Metadata, part: str) -> bool:
     return any(name.endswith(f".{part}") for name in meta.tensors)
 
 
-def _decay(found: Tensor, values: Config) -> Tensor:
+def decay(found: Tensor, values: Config) -> Tensor:
     """Return logarithms of decays [heads] or [heads, states]; files hold what these stand for."""
     return (-found).log()
 
 
-def _filters(found: Tensor, values: Config) -> Tensor:
+def filters(found: Tensor, values: Config) -> Tensor:
     """Return a convolution by channel [channels, 1, width] of [channels, width]."""
     return found.unsqueeze(1)
 
@@ -69,8 +69,8 @@ def _heads_behind_keys(found: Tensor, values: Config) -> Tensor:
 
 #: Of Qwen3-Next: what its converter does.
 QWEN_NEXT_TURNS: Mapping[str, Turn] = {
-    ".A_log": _decay,
-    ".conv1d.weight": _filters,
+    ".A_log": decay,
+    ".conv1d.weight": filters,
     ".linear_attn.norm.": _as_is,
     "mtp.pre_fc_norm_": _less_one,
 }
@@ -78,8 +78,8 @@ QWEN_NEXT_TURNS: Mapping[str, Turn] = {
 #: columns, which may be cut through by blocks, so that the model reads it as it is.
 QWEN35_TURNS: Mapping[str, Turn] = {
     **QWEN_NEXT_TURNS,
-    ".A_log": lambda found, values: _heads(_decay(found, values), values),
-    ".conv1d.weight": lambda found, values: _heads_behind_keys(_filters(found, values), values),
+    ".A_log": lambda found, values: _heads(decay(found, values), values),
+    ".conv1d.weight": lambda found, values: _heads_behind_keys(filters(found, values), values),
     ".dt_bias": _heads,
     ".in_proj_qkv.": _heads_behind_keys,
     **dict.fromkeys((".in_proj_z.", ".in_proj_a.", ".in_proj_b."), _heads),
@@ -149,7 +149,7 @@ def qwen35_moe(meta: Metadata) -> Values:
     return {**qwen35(meta), **_qwen_experts(meta)}
 
 
-LFM2_TURNS: Mapping[str, Turn] = {".conv.conv.weight": _filters}
+LFM2_TURNS: Mapping[str, Turn] = {".conv.conv.weight": filters}
 LFM2: dict[str, Any] = {"outer": LFM2_OUTER, "mixed": True, "turns": LFM2_TURNS}
 
 

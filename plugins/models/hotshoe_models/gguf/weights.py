@@ -162,7 +162,7 @@ class Tensors:
         if not self._family.pairs:
             return None
         for part, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
-            if f".self_attn.{part}_proj." in name:
+            if f".{part}_proj." in name:
                 return int(self._config[key])
         return None
 

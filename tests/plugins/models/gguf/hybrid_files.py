@@ -6,36 +6,44 @@ from typing import Any
 
 import gguf
 import numpy as np
-from tests.plugins.models.gguf.conftest import EXPERT_KEYS, parts_of, vocabulary, write
+from tests.plugins.models.gguf.conftest import EXPERT_KEYS, paired, parts_of, vocabulary, write
 
 Parts = list[tuple[str, np.ndarray]]
-#: Names of architectures in files, and what the writer's package calls them.
+#: Names of architectures in files, by the family's name in transformers.
 ARCHS = {
-    "Qwen3Next": ("qwen3next", "QWEN3NEXT"),
-    "Qwen3_5": ("qwen35", "QWEN35"),
-    "Qwen3_5Moe": ("qwen35moe", "QWEN35MOE"),
-    "Lfm2": ("lfm2", "LFM2"),
-    "Lfm2Moe": ("lfm2moe", "LFM2MOE"),
+    "Qwen3Next": "qwen3next",
+    "Qwen3_5": "qwen35",
+    "Qwen3_5Moe": "qwen35moe",
+    "Lfm2": "lfm2",
+    "Lfm2Moe": "lfm2moe",
+    "GraniteMoeHybrid": "granitehybrid",
+    "FalconH1": "falcon-h1",
+    "Mamba": "mamba",
+    "FalconMamba": "mamba",
+    "Mamba2": "mamba2",
+    "NemotronH": "nemotron_h",
 }
-
+#: Those that a family has beside.
+FURTHER = ("nemotron_h_moe",)
+#: What the writer's package calls them, where it is not the name in files.
+CONSTANTS = {"granitehybrid": "GRANITE_HYBRID", "falcon-h1": "FALCON_H1"}
 #: Tensors that are never quantized.
 SMALL = ("conv", "norm")
-
-EPSILONS = dict.fromkeys(("rms_norm_eps", "norm_eps"), "attention.layer_norm_rms_epsilon")
+EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 
 
 def common(config: Any) -> dict[str, Any]:
     """Return keys that almost all files have."""
     found: dict[str, Any] = {
-        "context_length": config.max_position_embeddings,
+        "context_length": getattr(config, "max_position_embeddings", 2**20),
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.head_count": getattr(config, "num_attention_heads", 0),
+        "attention.head_count_kv": getattr(config, "num_key_value_heads", 0),
     }
-    for key, own in EPSILONS.items():
+    for key in EPSILONS:
         if hasattr(config, key):
-            found[own] = float(getattr(config, key))
+            found["attention.layer_norm_rms_epsilon"] = float(getattr(config, key))
     for key in ("key", "value"):
         if getattr(config, "head_dim", None):
             found[f"attention.{key}_length"] = config.head_dim
@@ -131,12 +139,151 @@ def lfm2(name: str, found: np.ndarray, config: Any) -> Parts:
     return [(f"{prefix}gate_proj.weight", gate), (f"{prefix}up_proj.weight", up)]
 
 
+#: Keys of state-space blocks, by those of configurations, without what these may begin with.
+SPACE_KEYS = {
+    **dict.fromkeys(("d_conv", "conv_kernel"), "ssm.conv_kernel"),
+    **dict.fromkeys(("d_state", "state_size", "ssm_state_size"), "ssm.state_size"),
+    "n_groups": "ssm.group_count",
+    **dict.fromkeys(("n_heads", "num_heads"), "ssm.time_step_rank"),
+}
+
+
+def space_keys(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, own in SPACE_KEYS.items():
+        for name in (f"mamba_{key}", key):
+            if hasattr(config, name):
+                found[own] = getattr(config, name)
+    return found
+
+
+def mamba_keys(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"feed_forward_length": 0}
+    found["ssm.inner_size"] = config.expand * config.hidden_size
+    if config.model_type != "mamba2":
+        found["ssm.inner_size"] = config.intermediate_size
+        found["ssm.time_step_rank"] = config.time_step_rank
+        found["ssm.dt_b_c_rms"] = config.model_type == "falcon_mamba"
+    return {**space_keys(config), **found}
+
+
+def granite_keys(config: Any) -> dict[str, Any]:
+    attends = [kind == "full_attention" for kind in config.layer_types]
+    found = {
+        "ssm.inner_size": config.mamba_expand * config.hidden_size,
+        "attention.head_count_kv": [config.num_key_value_heads * attend for attend in attends],
+        "rope.scaling.finetuned": False,
+        "attention.scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+        "feed_forward_length": config.intermediate_size,
+    }
+    return {**space_keys(config), **found}
+
+
+def falcon_keys(config: Any) -> dict[str, Any]:
+    return {**space_keys(config), "ssm.inner_size": config.mamba_d_ssm}
+
+
+def nemotron_keys(config: Any) -> dict[str, Any]:
+    kinds, inner = config.layers_block_type, config.intermediate_size
+    moe = "moe" in kinds
+    found = {
+        "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim,
+        "attention.head_count_kv": [
+            config.num_key_value_heads * (kind == "full_attention") for kind in kinds
+        ],
+    }
+    if moe:
+        inner = config.moe_intermediate_size
+        found["expert_shared_feed_forward_length"] = config.moe_shared_expert_intermediate_size
+        found["expert_weights_norm"] = config.norm_topk_prob
+        found["expert_weights_scale"] = config.routed_scaling_factor
+        if config.moe_latent_size:
+            found["moe_latent_size"] = config.moe_latent_size
+    else:
+        found["expert_count"] = 0
+    found["feed_forward_length"] = [inner * (kind in ("mlp", "moe")) for kind in kinds]
+    return {**space_keys(config), **found}
+
+
+def spaces(name: str, found: np.ndarray, config: Any) -> Parts:
+    """Rename and change a tensor of a model with state-space blocks."""
+    later = config.model_type not in ("mamba", "falcon_mamba")
+    if name.endswith("A_log"):
+        found = -np.exp(found)
+    if name.endswith("dt_bias"):
+        name = name.replace("dt_bias", "dt_proj.bias")
+    if name.endswith("conv1d.weight"):
+        found = found[:, 0]
+    if later and name.endswith(("A_log", ".D")):
+        found = found[:, None]
+    if name.endswith((".mixer.norm.weight", ".mamba.norm.weight")):
+        groups = space_keys(config)["ssm.group_count"]
+        found = found.reshape(groups, -1)
+    return [(name, found)]
+
+
+def granite(name: str, found: np.ndarray, config: Any) -> Parts:
+    for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
+        if f"{part}_proj" in name:
+            found = paired(found, heads)
+    if not config.num_local_experts and "shared_mlp" in name:
+        name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+        if "input_linear" in name:
+            prefix, both = name.partition("shared_mlp")[0], np.split(found, 2)
+            named = (f"{prefix}mlp.{part}_proj.weight" for part in ("gate", "up"))
+            return list(zip(named, both, strict=True))
+    return [p for part in spaces(name, found, config) for p in parts_of(*part, "GraniteMoeShared")]
+
+
+def falcon(name: str, found: np.ndarray, config: Any) -> Parts:
+    """Multiply matrices by the model's factors."""
+    attention, mlp = config.attention_in_multiplier, config.mlp_multipliers
+    group = config.mamba_n_groups * config.mamba_d_state
+    widths = (config.mamba_d_ssm, config.mamba_d_ssm, group, group, config.mamba_n_heads)
+    factors = {
+        "down_proj": mlp[1],
+        "gate_proj": mlp[0],
+        "k_proj": config.key_multiplier * attention,
+        "q_proj": attention,
+        "v_proj": attention,
+        "o_proj": config.attention_out_multiplier,
+        "out_proj": config.ssm_out_multiplier,
+        "lm_head": config.lm_head_multiplier,
+        "embed_tokens": config.embedding_multiplier,
+    }
+    if ".in_proj" in name:
+        rows = np.repeat(np.array(config.ssm_multipliers), widths)[:, None]
+        found = found * config.ssm_in_multiplier * rows.astype(np.float32)
+    part = next((part for part in factors if part in name), None)
+    return spaces(name, found * factors[part] if part else found, config)
+
+
+def nemotron(name: str, found: np.ndarray, config: Any) -> Parts:
+    for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
+        if f"{part}_proj" in name:
+            found = paired(found, heads)
+    name = name.replace("e_score_correction_bias", "e_score_correction.bias")
+    prefix, experts, part = name.partition("mixer.experts.")
+    if experts:
+        return [(f"{prefix.replace('backbone', 'model')}mlp.experts.{part}.weight", found)]
+    return spaces(name, found, config)
+
+
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Qwen3Next": qwen_keys,
     "Qwen3_5": qwen_keys,
     "Qwen3_5Moe": qwen_keys,
     "Lfm2": lfm2_keys,
     "Lfm2Moe": lfm2_keys,
+    "GraniteMoeHybrid": granite_keys,
+    "FalconH1": falcon_keys,
+    "Mamba": mamba_keys,
+    "FalconMamba": mamba_keys,
+    "Mamba2": mamba_keys,
+    "NemotronH": nemotron_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3Next": qwen,
@@ -144,25 +291,32 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3_5Moe": qwen,
     "Lfm2": lfm2,
     "Lfm2Moe": lfm2,
+    "GraniteMoeHybrid": granite,
+    "FalconH1": falcon,
+    "Mamba": spaces,
+    "FalconMamba": spaces,
+    "Mamba2": spaces,
+    "NemotronH": nemotron,
 }
 
 
-def keys_of(family: str, config: Any) -> dict[str, Any]:
+def keys_of(family: str, config: Any, arch: str = "") -> dict[str, Any]:
     """Return all keys of a file, with the architecture's name and the vocabulary."""
-    arch = ARCHS[family][0]
-    values = common(config) | KEYS[family](config)
+    values, arch = common(config) | KEYS[family](config), arch or ARCHS[family]
     return {f"{arch}.{key}": value for key, value in values.items()} | vocabulary(config.vocab_size)
 
 
-def tensors_of(family: str, model: Any) -> dict[str, np.ndarray]:
+def tensors_of(family: str, model: Any, arch: str = "") -> dict[str, np.ndarray]:
     """Return tensors under a file's names."""
-    config = model.config
-    known = gguf.MODEL_ARCH[ARCHS[family][1]]
+    config, arch = model.config, arch or ARCHS[family]
+    known = gguf.MODEL_ARCH[CONSTANTS.get(arch, arch.upper())]
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     found: dict[str, np.ndarray] = {}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
+        if family == "NemotronH":
+            name = name.replace("model.", "backbone.", 1)
         for part, values in CHANGES[family](name, tensor.float().numpy(), config):
             called = names.get_name(part, try_suffixes=(".weight", ".bias", ".scale"))
             assert called is not None, part
@@ -174,13 +328,10 @@ def export(
     checkpoint: Any, family: str, path: Path, kind: Callable[[str], str], arch: str = ""
 ) -> Path:
     """Write a checkpoint of transformers as a converter would, its matrices in a type."""
-    model, arch = checkpoint.model, arch or ARCHS[family][0]
+    model, keys = checkpoint.model, keys_of(family, checkpoint.model.config, arch)
 
     def choose(name: str) -> str:
-        return (
-            "F32"
-            if any(part in name for part in SMALL) or name.endswith(("ssm_a", "ssm_d"))
-            else kind(name)
-        )
+        small = name.endswith(("ssm_a", "ssm_d")) or any(part in name for part in SMALL)
+        return "F32" if small else kind(name)
 
-    return write(path, arch, keys_of(family, model.config), tensors_of(family, model), choose)
+    return write(path, arch or ARCHS[family], keys, tensors_of(family, model, arch), choose)

@@ -19,7 +19,12 @@ from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.model import FORMAT
 
-HYBRIDS = ["qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe"]
+HYBRIDS = [
+    *("qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe"),
+    *("granite-hybrid", "granite-hybrid-dense", "falcon-h1", "falcon-h1-normed-last"),
+    *("mamba", "mamba-biases", "falcon-mamba", "mamba2", "mamba2-biases"),
+    *("nemotron-h", "nemotron-h-experts", "nemotron-h-latent-experts"),
+]
 VARIANTS = {name: BY_NAME[name] for name in HYBRIDS}
 #: With blocks of numbers that lie in one head of values each.
 QWEN35 = {**BY_NAME["qwen3.5"].values, "linear_value_head_dim": 32}
@@ -27,12 +32,19 @@ VARIANTS["qwen3.5"] = replace(BY_NAME["qwen3.5"], values=QWEN35)
 #: Files do not have a factor of experts, as all have 1.
 MOE = {k: v for k, v in BY_NAME["lfm2-moe"].values.items() if k != "routed_scaling_factor"}
 VARIANTS["lfm2-moe"] = replace(BY_NAME["lfm2-moe"], values=MOE)
+#: Nor where q and k of Granite's hybrids turn, as none does.
+DENSE = {k: v for k, v in BY_NAME["granite-hybrid-dense"].values.items() if "position" not in k}
+VARIANTS["granite-hybrid-dense"] = replace(BY_NAME["granite-hybrid-dense"], values=DENSE)
+#: Nor an MLP beside experts, which no model has.
+LATENT = {**BY_NAME["nemotron-h-latent-experts"].values, "hybrid_override_pattern": "ME*E"}
+VARIANTS["nemotron-h-latent-experts"] = replace(BY_NAME["nemotron-h-latent-experts"], values=LATENT)
 QUANTIZED = {"lfm2": "Q4_1", "qwen3.5": "Q8_0"}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
-    assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path, export=export)
+    arch = "nemotron_h_moe" if name.endswith("experts") else ""
+    assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path, arch, export)
 
 
 def test_every_family_is_tested() -> None:
@@ -78,11 +90,11 @@ def config(tmp_path: Path):
         variant = VARIANTS[name]
         _, config_name, values = describe(variant)
         keys = keys_of(variant.family, getattr(transformers, config_name)(**values))
-        arch = ARCHS[variant.family][0]
+        arch = ARCHS[variant.family]
         keys |= {f"{arch}.{key.replace('__', '.')}": value for key, value in changed.items()}
         keys = {key: value for key, value in keys.items() if value is not None}
         tensors = {"token_embd.weight": np.ones((256, 64), np.float32)}
-        if (experts := keys.get(f"{arch}.expert_count")) is not None:
+        if experts := keys.get(f"{arch}.expert_count"):
             tensors["blk.1.ffn_up_exps.weight"] = np.ones((experts, 40, 64), np.float32)
         return config_of(Metadata([Header(write(tmp_path / "m.gguf", arch, keys, tensors))]))
 
@@ -104,6 +116,15 @@ def test_a_mixture_need_not_tell_of_an_mlp(config) -> None:
         ("lfm2", {"attention__head_count_kv": [0, 0, 0]}, "head_count_kv is .*, but must be sizes"),
         ("lfm2", {"shortconv__l_cache": None}, "lfm2.shortconv.l_cache is missing"),
         ("lfm2-moe", {"expert_gating_func": 1}, "expert_gating_func is 1, is read as 2"),
+        ("granite-hybrid", {"rope__scaling__finetuned": True}, "finetuned is True, as files of B"),
+        ("granite-hybrid", {"ssm__inner_size": 100}, "inner_size is 100, but must be a multiple"),
+        ("granite-hybrid-dense", {"attention__scale": None}, "attention.scale is missing"),
+        ("falcon-h1", {}, "lacks the tensor output.weight"),
+        ("mamba2", {"ssm__group_count": "x"}, "mamba2.ssm.group_count is 'x', but must be"),
+        ("mamba", {"ssm__time_step_rank": None}, "mamba.ssm.time_step_rank is missing"),
+        ("mamba", {"ssm__dt_b_c_rms": 1}, "mamba.ssm.dt_b_c_rms is 1, but must be true or false"),
+        ("mamba2", {"ssm__inner_size": 130}, "mamba2.ssm.inner_size is 130, but must be a mult"),
+        ("nemotron-h", {"feed_forward_length": [1, 2]}, r"length is \[1, 2\], but must be sizes"),
         ("qwen3.5", {"nextn_predict_layers": 3}, "nextn_predict_layers is 3, but must leave lay"),
     ],
 )
