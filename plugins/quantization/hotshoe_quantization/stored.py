@@ -25,6 +25,8 @@ Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
 #: Part of the names of layers of which each token meets few.
 EXPERTS = ".experts."
+#: What every form has beside its numbers: scales, by the names that they have.
+BESIDE = re.compile("scale|SCB|absmax")
 WORDS = frozenset({torch.int32})
 #: Of a cache; scales of whole tensors are read.
 KV_STRATEGIES = ("tensor", "channel", "token", "attn_head", "group", "tensor_group")
@@ -97,10 +99,13 @@ class StoredFormat(WeightFormat):
         self.kv_scales = KV_NAMES if kv_scales else None
         self.survey = self._survey
         self._names: frozenset[str] | None = None
+        #: No expert of the checkpoint has scales. Writers that know matrices of single layers alone
+        #: leave out those of experts, which modules hold in one tensor, and do not list them.
+        self._plain_experts = False
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
-        """Ask the layer's scheme. An embedding is none, even where logits are made by it."""
-        if layer.endswith("embed_tokens"):
+        """Ask the layer's scheme. An embedding has none, even where logits are made by it."""
+        if layer.endswith("embed_tokens") or (self._plain_experts and EXPERTS in layer):
             return None
         scheme = self._found(layer)
         return None if scheme is None else scheme.storage(layer, shape)
@@ -114,7 +119,11 @@ class StoredFormat(WeightFormat):
         return self._of(layer).canonical(layer, tensors)
 
     def _survey(self, names: Iterable[str]) -> None:
-        """Keep the names of scales of x."""
+        """Keep the names of scales of x, and whether experts have scales."""
+        names = list(names)
+        self._plain_experts = not any(
+            BESIDE.search(name.rpartition(EXPERTS)[2]) for name in names if EXPERTS in name
+        )
         of_x = [name for name in names if ".input" in name or ".activation_scale" in name]
         self._names = frozenset(map(_numbered, of_x))
         count = sum(re.search(X_SCALES, name) is not None for name in of_x)
@@ -267,8 +276,9 @@ def _count(unit: int | Fraction | None, size: int) -> int:
 def _undivided(layer: str) -> CheckpointError:
     whole = ", or enable_expert_parallel, which keeps experts whole" if EXPERTS in layer else ""
     return CheckpointError(
-        f"{layer}: its scales or packed numbers cannot be divided among the ranks without cutting "
-        f"one; use a smaller tensor_parallel_size{whole}"
+        f"{layer}: its scales or packed numbers cannot be divided among the ranks, or be put into "
+        f"another order, without cutting one; use a smaller tensor_parallel_size{whole}, or a "
+        "checkpoint with smaller groups"
     )
 
 

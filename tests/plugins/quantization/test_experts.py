@@ -24,6 +24,7 @@ from tests.plugins.quantization.test_checkpoints import (
     weights,
 )
 from tests.plugins.quantization.writers import (
+    Quantizer,
     Written,
     awq,
     eight_bits,
@@ -254,6 +255,29 @@ def test_experts_by_name(name: str, qwen: Path, tmp_path: Path, open_llm: Open) 
     stored, plain = write(qwen, tmp_path, EXACT[name])
     options = {"dtype": "float32"}
     assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("config", "quantize"),
+    [
+        (gptq_config(4, 32, True), gptq(4, 32, True)),
+        (bits_and_bytes(8, llm_int8_skip_modules=None), row_maxima),
+        (
+            compressed("int-quantized", weights(8, "int", "channel", None)),
+            eight_bits(torch.int8, "channel"),
+        ),
+    ],
+    ids=["gptq", "bitsandbytes", "compressed-tensors"],
+)
+def test_experts_that_a_writer_left_out_without_a_word(
+    config: dict, quantize: Quantizer, qwen: Path, gpt_oss: tuple[Path, Path], tmp_path, open_llm
+) -> None:
+    """Their modules hold them in one tensor, which is saved so, or by name."""
+    for source in (qwen, gpt_oss[1]):
+        found = Written(config, {"self_attn": quantize}, KEEP)
+        stored, plain = write(source, tmp_path / source.parent.name, found)
+        options = {"dtype": "float32"}
+        assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
 
 
 @pytest.mark.parametrize("name", NEAR)
