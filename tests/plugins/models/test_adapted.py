@@ -36,6 +36,7 @@ FAMILIES = {
     "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
     "recurrent-gemma": "",
     "zamba": r"shared_transf",  # heads of Mamba-1, whose small matrices are no modules
+    "zamba2": r"shared_transf",
     "gemma3n": "",  # small matrices in float32
 }
 PROMPTS = [list(range(3, 24)), [9, 9, 1]]
