@@ -24,7 +24,7 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers.adapter_names import MatrixNames
 from hotshoe.layers.adapter_room import DeviceRoom, HostRoom
-from hotshoe.layers.adapter_tokens import Stage, TokenPlaces
+from hotshoe.layers.adapter_tokens import Heads, Stage, TokenPlaces
 from hotshoe.layers.landing import LANDINGS, Landing, Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.weights import WeightTable
@@ -83,8 +83,9 @@ class Changes(IntEnum):
 
     NOTHING = 0
     LINEAR = 1
-    EXPERTS = 2
-    APART = 3
+    LATENTS = 2
+    EXPERTS = 3
+    APART = 4
 
 
 class Use(NamedTuple):
@@ -169,6 +170,7 @@ class AdapterTable:
             may get; empty for a step without adapters.
         changes: What adapters of a matrix change, by its name, where that is no linear layer;
             experts of other ranks are among them.
+        heads: Tokens by heads of latent attention, by their number.
         mixtures: Those that recorded steps may stop in.
         stacks: By a name for all experts of a layer: what splits factors of all of them.
         shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
@@ -184,6 +186,7 @@ class AdapterTable:
         self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
         self._changes: dict[str, Changes] = {}  # by adapter
         self.changes: dict[str, Changes] = {}
+        self.heads: dict[int, Heads] = {}
         self.mixtures: list[AdaptedExperts] = []
         self.stacks: dict[str, Stacked] = {}
         self.shared: set[str] = set()
@@ -452,7 +455,9 @@ class AdapterTable:
     def recordable(self) -> tuple[Changes, ...]:
         """Return what adapters that are loaded may change of a step that is recorded."""
         experts = all(mixture.is_open for mixture in self.mixtures) and bool(self.mixtures)
-        return (Changes.NOTHING, Changes.LINEAR, *((Changes.EXPERTS,) if experts else ()))
+        latents = Changes.LATENTS in self._changes.values()
+        found = {Changes.LATENTS: latents, Changes.EXPERTS: experts}
+        return (Changes.NOTHING, Changes.LINEAR, *(kind for kind, held in found.items() if held))
 
     def _place_of(self, name: str, kept: Collection[str]) -> None:
         """Bring an adapter into a place on the device, and record its use."""

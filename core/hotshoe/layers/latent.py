@@ -13,6 +13,7 @@ from torch import Tensor
 from hotshoe.layers.cache import Prepare
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.indexer import Asked, Chooser, pack, unpack
+from hotshoe.layers.latent_adapters import AdaptedLatents
 from hotshoe.layers.matrix import Matrix
 from hotshoe.layers.norm import RMSNorm
 from hotshoe.layers.rotary import Rotary
@@ -65,6 +66,9 @@ class LatentAttention(RowLayer):
         rows = spec.nope_dim + spec.v_dim
         heads = ctx.split("attention heads", Section(spec.num_heads, rows))
         self.spec = replace(spec, num_heads=heads.size // rows, interleaved=rotary.interleaved)
+        takers = ctx.adapters if ctx.adapters is not None and ctx.adapters.takes([up]) else None
+        if takers is not None:
+            self.spec = replace(self.spec, adapted=True)
         slot: str = "mla_attention"
         asked: Any = self.spec
         top_k = window if indexer is None else indexer.top_k
@@ -81,6 +85,10 @@ class LatentAttention(RowLayer):
         )
         self._matrix.deliver(ctx, self._load, ctx.holder(slot, asked, ctx.dtype, self._op))
         ctx.weight_bytes.append(self._op.nbytes)
+        self._adapted = None
+        if takers is not None:
+            [share] = self._matrix.shares()
+            self._adapted = AdaptedLatents(ctx, takers, share, self.spec, lambda: self.up_scale)
         self._cos_sin = rotary.table
         kind: CacheKind = "latent" if window is None else "window"
         super().__init__(kind, spec.block_size, spec.row, ctx.device, window=window)
@@ -150,5 +158,9 @@ class LatentAttention(RowLayer):
             if asked is not None:
                 self._indexer.choose(asked, views)
             chosen = (self._indexer.chosen,)
+        adapters = None if self._adapted is None else self._adapted.of(len(q))
+        if adapters is not None:
+            adapted: Tensor = self._op(q, self.cache, prepared, *chosen, adapters=adapters)
+            return adapted
         out: Tensor = self._op(q, self.cache, prepared, *chosen)
         return out

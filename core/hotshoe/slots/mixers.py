@@ -15,6 +15,28 @@ if TYPE_CHECKING:
     from hotshoe.slots.step import CacheView, StepShape
 
 
+class LatentAdapters(Protocol):
+    """What a step's adapters make of U and V of latent attention. Each token has its own."""
+
+    def widen(self, wide: Tensor, q: Tensor) -> None:
+        """Add to what U made of q, in place.
+
+        Args:
+            wide: [num_tokens, num_heads, latent_dim], contiguous, model dtype.
+            q: [num_tokens, num_heads, nope_dim + rope_dim], contiguous.
+        """
+        ...
+
+    def values(self, out: Tensor, mixed: Tensor) -> None:
+        """Add to what V made of averages of latents, in place.
+
+        Args:
+            out: [num_tokens, num_heads, v_dim], contiguous, model dtype.
+            mixed: [num_tokens, num_heads, latent_dim], contiguous, model dtype.
+        """
+        ...
+
+
 class MlaAttentionOp(Protocol):
     """Multi-head latent attention. It writes the cache and reads it.
 
@@ -70,13 +92,17 @@ class MlaAttentionOp(Protocol):
         """
         ...
 
-    def __call__(self, q: Tensor, cache: Tensor, prepared: Any) -> Tensor:
+    def __call__(
+        self, q: Tensor, cache: Tensor, prepared: Any, adapters: LatentAdapters | None = None
+    ) -> Tensor:
         """Attend.
 
         Args:
             q: What `write` returned.
             cache: As for `write`, this step's rows written.
             prepared: What `prepare` returned for this step.
+            adapters: Only where `MlaAttentionSpec.adapted` says so: all queries attend the absorbed
+                way then. It has a part in U's results, and in V's.
 
         Returns:
             [num_tokens, num_heads * v_dim], model dtype, contiguous.
@@ -116,7 +142,14 @@ class SparseMlaOp(Protocol):
         """See `MlaAttentionOp.write`."""
         ...
 
-    def __call__(self, q: Tensor, cache: Tensor, prepared: Any, chosen: Tensor) -> Tensor:
+    def __call__(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: Any,
+        chosen: Tensor,
+        adapters: LatentAdapters | None = None,
+    ) -> Tensor:
         """Attend.
 
         Args:
@@ -124,6 +157,7 @@ class SparseMlaOp(Protocol):
             cache: As for `write`, this step's rows written.
             prepared: What `prepare` returned for this step.
             chosen: [num_tokens, top_k] int32, as `IndexerOp` returns it.
+            adapters: As for `MlaAttentionOp`.
 
         Returns:
             [num_tokens, num_heads * v_dim], model dtype, contiguous.

@@ -179,6 +179,7 @@ class MlaAttentionSpec:
         v_dim: Channels of a head's values and results.
         scale: Factor on q·k.
         interleaved: Rotated pairs are (2i, 2i+1) rather than (i, i + rope_dim/2).
+        adapted: Adapters may change the matrix: a call may bring `LatentAdapters`.
     """
 
     num_heads: int
@@ -191,6 +192,7 @@ class MlaAttentionSpec:
     block_size: int
     scale: float
     interleaved: bool = False
+    adapted: bool = since(2, False)
 
     @property
     def row(self) -> RowForm:

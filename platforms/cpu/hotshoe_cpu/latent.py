@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, MlaAttentionSpec, Verdict
+from hotshoe.slots import (
+    AttentionMetadata,
+    AttentionSpec,
+    LatentAdapters,
+    MlaAttentionSpec,
+    Verdict,
+)
 from hotshoe.slots.reference import mla_attention
 from hotshoe.slots.reference.rows import unpacked
 from hotshoe_cpu import attention, kv, rows
@@ -48,11 +54,15 @@ class Absorbed:
         prepared: AttentionMetadata,
         up: Tensor,
         chosen: Tensor | None = None,
+        adapters: LatentAdapters | None = None,
     ) -> Tensor:
         """Return [tokens, num_heads * v_dim]; see `MlaAttentionOp` and `SparseMlaOp`."""
         spec, table = self._spec, prepared.block_table
         plain = q[..., : spec.nope_dim].transpose(0, 1)
         wide = torch.bmm(plain, up[:, : spec.nope_dim]).transpose(0, 1)
+        if adapters is not None:
+            wide = wide.contiguous()
+            adapters.widen(wide, q.contiguous())
         wide = torch.cat((wide, q[..., spec.nope_dim :]), dim=-1)
         # Rows behind the last request's are padding of the batch, if anything.
         mixed = q.new_zeros((len(q), spec.num_heads, spec.latent_dim))
@@ -72,7 +82,10 @@ class Absorbed:
             *self._numbers,
         )
         to_values = up[:, spec.nope_dim :].transpose(1, 2)
-        return torch.bmm(mixed.transpose(0, 1), to_values).transpose(0, 1).flatten(1)
+        out = torch.bmm(mixed.transpose(0, 1), to_values).transpose(0, 1).contiguous()
+        if adapters is not None:
+            adapters.values(out, mixed)
+        return out.flatten(1)
 
 
 class Projected:
@@ -133,10 +146,16 @@ class MlaAttention(mla_attention.MlaAttention):
         super().__init__(spec, facts)
         self._absorbed, self._projected = Absorbed(spec, facts), Projected(spec, facts)
 
-    def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
-        prompts = self._prompts(prepared)
+    def __call__(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: AttentionMetadata,
+        adapters: LatentAdapters | None = None,
+    ) -> Tensor:
+        prompts = self._prompts(prepared) if adapters is None else {}
         if not prompts:
-            return self._absorbed(q, cache, prepared, self.up)
+            return self._absorbed(q, cache, prepared, self.up, adapters=adapters)
         size, starts = self._spec.block_size, prepared.query_start_loc.tolist()
         out = q.new_zeros((len(q), self._spec.num_heads * self._spec.v_dim))
         for request, length in prompts.items():

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, IndexerSpec, MlaAttentionSpec, SparseMlaSpec, Verdict
+from hotshoe.slots import (
+    AttentionMetadata,
+    IndexerSpec,
+    LatentAdapters,
+    MlaAttentionSpec,
+    SparseMlaSpec,
+    Verdict,
+)
 from hotshoe.slots.reference import indexer, sparse_mla_attention
 from hotshoe_cpu import rows
 from hotshoe_cpu.latent import Absorbed
@@ -71,6 +78,12 @@ class SparseMlaAttention(sparse_mla_attention.SparseMlaAttention):
         self._absorbed = Absorbed(spec.attention, facts)
 
     def __call__(
-        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, chosen: Tensor
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: AttentionMetadata,
+        chosen: Tensor,
+        adapters: LatentAdapters | None = None,
     ) -> Tensor:
-        return self._absorbed(q, cache, prepared, self._dense.up, chosen.contiguous())
+        up, chosen = self._dense.up, chosen.contiguous()
+        return self._absorbed(q, cache, prepared, up, chosen, adapters)

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, MlaAttentionSpec, Verdict, renewed, whole_step
+from hotshoe.slots import (
+    AttentionMetadata,
+    LatentAdapters,
+    MlaAttentionSpec,
+    Verdict,
+    renewed,
+    whole_step,
+)
 from hotshoe_triton.attention import (
     FLOAT32,
     MIN_ROWS,
@@ -178,22 +185,33 @@ class MlaAttention:
             )
         return q
 
-    def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
+    def __call__(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: AttentionMetadata,
+        adapters: LatentAdapters | None = None,
+    ) -> Tensor:
         if prepared.num_reqs == 0:
             return q.new_empty((len(q), self._spec.num_heads * self._spec.v_dim))
-        return self.values(self._attend(q, self.widened(q), cache, prepared))
+        wide = self.widened(q, adapters)
+        return self.values(self._attend(q, wide, cache, prepared), adapters)
 
-    def widened(self, q: Tensor) -> Tensor:
+    def widened(self, q: Tensor, adapters: LatentAdapters | None = None) -> Tensor:
         """Take q to the size of a row's latents [tokens, num_heads, latent_dim]."""
         wide = q.new_empty((len(q), self._spec.num_heads, self._spec.latent_dim))
         plain = q[..., : self._spec.nope_dim].transpose(0, 1)
         torch.bmm(plain, self._to_keys, out=wide.transpose(0, 1))
+        if adapters is not None:
+            adapters.widen(wide, q.contiguous())
         return wide
 
-    def values(self, mixed: Tensor) -> Tensor:
+    def values(self, mixed: Tensor, adapters: LatentAdapters | None = None) -> Tensor:
         """Take averages of latents to values [tokens, num_heads * v_dim]."""
         out = mixed.new_empty((len(mixed), self._spec.num_heads, self._spec.v_dim))
         torch.bmm(mixed.transpose(0, 1), self._to_values, out=out.transpose(0, 1))
+        if adapters is not None:
+            adapters.values(out, mixed.contiguous())
         return out.flatten(1)
 
     def _attend(self, q: Tensor, wide: Tensor, cache: Tensor, step: AttentionMetadata) -> Tensor:

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, SparseMlaSpec, Verdict, whole_step
+from hotshoe.slots import (
+    AttentionMetadata,
+    LatentAdapters,
+    SparseMlaSpec,
+    Verdict,
+    whole_step,
+)
 from hotshoe_triton import latent
 from hotshoe_triton.attention import (
     FLOAT32,
@@ -83,12 +89,17 @@ class SparseMlaAttention:
         self._counters: list[Tensor] = []
 
     def __call__(
-        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, chosen: Tensor
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: AttentionMetadata,
+        chosen: Tensor,
+        adapters: LatentAdapters | None = None,
     ) -> Tensor:
         dense, step, tokens = self._dense, prepared, len(q)
         if not tokens:
             return q.new_empty((0, self._spec.attention.num_heads * self._spec.attention.v_dim))
-        wide = dense.widened(q)
+        wide = dense.widened(q, adapters)
         mixed, table = torch.empty_like(wide), step.block_table
         rows = row_views(cache, self._spec.attention.row)
         pieces, share = self._shares(tokens, min(self._spec.top_k, step.max_seq_len))
@@ -116,7 +127,7 @@ class SparseMlaAttention:
             BLOCK_R=request_block(step.num_reqs),
             **self._constants,
         )
-        return dense.values(mixed)
+        return dense.values(mixed, adapters)
 
     def _shares(self, tokens: int, columns: int) -> tuple[int, int]:
         """Return among how many programs the chosen rows of each token go, and how many to each."""

@@ -137,7 +137,16 @@ def test_variants_match_the_reference(
 @pytest.mark.parametrize("kind", ["int8", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_rows_of_eight_bits(facts: DeviceFacts, dtype: str, kind: str) -> None:
-    spec = replace(cases.BASE, dtype=dtype, kv_dtype=kind)
+    check_drawn(replace(cases.BASE, dtype=dtype, kv_dtype=kind), facts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_have_a_part_in_both_products(facts: DeviceFacts, dtype: str) -> None:
+    check_drawn(replace(cases.BASE, dtype=dtype, kv_dtype=dtype, adapted=True), facts)
+
+
+def check_drawn(spec: MlaAttentionSpec, facts: DeviceFacts) -> None:
+    """Judge a step of random requests against float64."""
     assert latent.supports(spec, facts).accepted
     source = torch.Generator().manual_seed(torch.seed() % 2**32)
     batch = Batch(((1, 45), (1, 1), (5, 21), (3, 3), (1, 70)), spare=8, gap=2)

@@ -22,6 +22,7 @@ VARIANTS = [
     {"rope_dim": 0, "kv_dtype": "int8"},
     {"kv_dtype": "int8"},
     {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"},
+    {"adapted": True},
 ]
 DECODE = Batch(tuple((1, n) for n in (1, 12, 13, 50)))
 MIXED = Batch(((1, 45), (1, 1), (3, 21), (3, 3)), spare=8, gap=2)

@@ -17,7 +17,7 @@ from hotshoe.errors import CheckpointError, ConfigError
 
 #: Variants, and the matrices of each that adapters may not change.
 FAMILIES = {
-    "deepseek-v3-experts": r"\.kv_b_proj$",  # latent attention, a router, shared experts
+    "deepseek-v3-experts": "",  # latent attention, a router, shared experts
     "qwen3-next": "",  # the gated delta rule, gated attention, a gate of shared experts
     "mamba2": "",
     "nemotron-h": "",  # Mamba-2; modules have other names than files
@@ -28,8 +28,8 @@ FAMILIES = {
     "gemma3-seeing": r"vision|projector",  # the part that makes text has a prefix
     "gpt2": "",  # matrices are transposed
     "qwen3.5": "",
-    "kimi-linear": r"\.kv_b_proj$",  # another gated delta rule
-    "longcat": r"\.kv_b_proj$",  # a router of its own
+    "kimi-linear": "",  # another gated delta rule
+    "longcat": "",  # a router of its own
     "zaya": "",  # a router of several matrices
     "spark": "vision|audio",  # latents of experts, whose outputs are normed
     "hunyuan3": "",  # shared experts have another name in files

@@ -3,10 +3,13 @@
 Both forms are here, as each is the check of the other. Obvious rather than fast.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.mixers import LatentAdapters
 from hotshoe.slots.operations import renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
@@ -55,18 +58,36 @@ class MlaAttention:
         cache[slots // spec.block_size, slots % spec.block_size] = rows
         return q
 
-    def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
-        spec, size = self._spec, self._spec.block_size
+    def __call__(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        prepared: AttentionMetadata,
+        adapters: LatentAdapters | None = None,
+    ) -> Tensor:
+        spec = self._spec
+        if adapters is not None:
+            wide = widened(spec, q, self.up, adapters)
+            mixed = wide.new_zeros(wide.shape)
+            for own, rows in self._requests(cache, prepared):
+                mixed[own] = averages(spec, wide[own], q[own], rows)
+            return values(spec, mixed, self.up, q.dtype, adapters).flatten(1)
         out = q.new_empty((len(q), spec.num_heads, spec.v_dim))
-        starts = prepared.query_start_loc.tolist()
-        lengths = prepared.seq_lens.tolist()
-        for i in range(prepared.num_reqs):
-            begin, end, length = starts[i], starts[i + 1], lengths[i]
-            blocks = prepared.block_table[i, : -(-length // size)].long()
-            rows = unpacked(spec.row, cache[blocks].flatten(0, 1)[:length])
-            attend = absorbed if absorbs(spec, end - begin, length) else projected
-            out[begin:end] = attend(spec, q[begin:end], rows, self.up)
+        for own, rows in self._requests(cache, prepared):
+            attend = absorbed if absorbs(spec, len(q[own]), len(rows)) else projected
+            out[own] = attend(spec, q[own], rows, self.up)
         return out.flatten(1)
+
+    def _requests(
+        self, cache: Tensor, prepared: AttentionMetadata
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Go through requests: their tokens, and the rows of each [seq_len, channels]."""
+        spec, size = self._spec, self._spec.block_size
+        starts, lengths = prepared.query_start_loc.tolist(), prepared.seq_lens.tolist()
+        for i in range(prepared.num_reqs):
+            blocks = prepared.block_table[i, : -(-lengths[i] // size)].long()
+            rows = cache[blocks].flatten(0, 1)[: lengths[i]]
+            yield slice(starts[i], starts[i + 1]), unpacked(spec.row, rows)
 
 
 def absorbs(spec: MlaAttentionSpec, query_len: int, seq_len: int) -> bool:
@@ -90,13 +111,48 @@ def absorbed(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> Ten
     Returns:
         [query_len, num_heads, v_dim] in q's dtype.
     """
-    to_keys, to_values = torch.split(up.float(), [spec.nope_dim, spec.v_dim], dim=1)
-    plain, turned = torch.split(q.float(), [spec.nope_dim, spec.rope_dim], dim=-1)
+    return values(spec, averages(spec, widened(spec, q, up), q, rows), up, q.dtype)
+
+
+def widened(
+    spec: MlaAttentionSpec, q: Tensor, up: Tensor, adapters: LatentAdapters | None = None
+) -> Tensor:
+    """Take q to the size of latents [query_len, num_heads, latent_dim] float32."""
+    plain = q[..., : spec.nope_dim].float()
+    wide = torch.einsum("qhn,hnr->qhr", plain, up[:, : spec.nope_dim].float())
+    if adapters is not None:
+        wide = wide.to(q.dtype).contiguous()
+        adapters.widen(wide, q.contiguous())
+    return wide.float()
+
+
+def averages(spec: MlaAttentionSpec, wide: Tensor, q: Tensor, rows: Tensor) -> Tensor:
+    """Return what each query and head sees of latents [query_len, num_heads, latent_dim] float32.
+
+    Args:
+        spec: The slot's specification.
+        wide: Of `widened`.
+        q, rows: As for `absorbed`.
+    """
     rows = rows.float()
-    wide = torch.cat((torch.einsum("qhn,hnr->qhr", plain, to_keys), turned), dim=-1)
-    weights = _weights(spec, torch.einsum("qhr,lr->hql", wide, rows))
-    mixed = torch.einsum("hql,lr->qhr", weights, rows[:, : spec.latent_dim])
-    return torch.einsum("qhr,hvr->qhv", mixed, to_values).to(q.dtype)
+    both = torch.cat((wide, q[..., spec.nope_dim :].float()), dim=-1)
+    weights = _weights(spec, torch.einsum("qhr,lr->hql", both, rows))
+    return torch.einsum("hql,lr->qhr", weights, rows[:, : spec.latent_dim])
+
+
+def values(
+    spec: MlaAttentionSpec,
+    mixed: Tensor,
+    up: Tensor,
+    dtype: torch.dtype,
+    adapters: LatentAdapters | None = None,
+) -> Tensor:
+    """Take averages of latents to values [query_len, num_heads, v_dim] of a type."""
+    out = torch.einsum("qhr,hvr->qhv", mixed, up[:, spec.nope_dim :].float()).to(dtype)
+    if adapters is not None:
+        out = out.contiguous()
+        adapters.values(out, mixed.to(dtype).contiguous())
+    return out
 
 
 def projected(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> Tensor:

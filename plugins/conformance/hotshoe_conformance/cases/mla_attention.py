@@ -41,6 +41,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"block_size": 64},
     {"scale": 0.4},
     {"interleaved": True},
+    {"adapted": True},
 )
 MAX_POSITION = 4096
 THETA = 10_000.0
@@ -64,6 +65,7 @@ def draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
         rng.choice((8, 16, 32)),
         (nope_dim + rope_dim) ** -0.5,
         interleaved=rng.random() < 0.5,
+        adapted=rng.random() < 0.25,
     )
     lengths = [rng.choice((1, rng.randrange(1, 20), rng.randrange(1, 150))) for _ in range(6)]
     requests = [(rng.choice((1, rng.randrange(1, n + 1))), n) for n in lengths]
@@ -72,10 +74,36 @@ def draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 
 @dataclass(slots=True)
+class Adapter:
+    """What adapters make: the same change of the matrix for some tokens. It is `LatentAdapters`.
+
+    Attributes:
+        to_keys, to_values: Changes of U and V [num_heads, channels, latent_dim].
+        tokens: [num_tokens, 1, 1] bool.
+    """
+
+    to_keys: Tensor
+    to_values: Tensor
+    tokens: Tensor
+
+    def widen(self, wide: Tensor, q: Tensor) -> None:
+        plain = q[..., : self.to_keys.size(1)]
+        self._add(wide, torch.einsum("qhn,hnr->qhr", plain.float(), self.to_keys.float()))
+
+    def values(self, out: Tensor, mixed: Tensor) -> None:
+        self._add(out, torch.einsum("qhr,hvr->qhv", mixed.float(), self.to_values.float()))
+
+    def _add(self, out: Tensor, made: Tensor) -> None:
+        assert out.is_contiguous() and out.shape == made.shape
+        out.add_(made.masked_fill(~self.tokens, 0).to(out.dtype))
+
+
+@dataclass(slots=True)
 class MlaProblem(PagedRows):
     """A step's q, latents and keys, what was cached before [tokens, channels], and the blocks.
 
     Attributes:
+        change: Of the matrix, by an adapter of every second request.
         past: Of each request, the rows of earlier steps.
         blocks: Of each request, in order.
         chosen: Of sparse attention, what each token attends to [tokens, top_k] int32.
@@ -84,6 +112,7 @@ class MlaProblem(PagedRows):
     spec: MlaAttentionSpec
     batch: Batch
     up: Tensor
+    change: Tensor
     q: Tensor
     latent: Tensor
     key: Tensor
@@ -108,13 +137,23 @@ class MlaProblem(PagedRows):
         positions, table = place(self.positions()), place(rotations(self.spec.rope_dim))
         prepared = op.prepare(shape, view)
         chosen = () if self.chosen is None else (place(self.chosen),)
+        adapters = {"adapters": self._adapter(place)} if self.spec.adapted else {}
 
         def run() -> Tensor:
             turned = op.write(q, latent, key, positions, table, cache, view.slot_mapping)
-            out: Tensor = op(turned, cache, prepared, *chosen)
+            out: Tensor = op(turned, cache, prepared, *chosen, **adapters)
             return out
 
         return run, cache
+
+    def _adapter(self, place: Place) -> Adapter:
+        parts = self.change.split((self.spec.nope_dim, self.spec.v_dim), dim=1)
+        counts = torch.tensor([count for count, _ in self.batch.requests])
+        tokens = self._has_adapter().repeat_interleave(counts)[:, None, None]
+        return Adapter(*(place(part.contiguous()) for part in parts), place(tokens))
+
+    def _has_adapter(self) -> Tensor:
+        return torch.arange(len(self.batch.requests)) % 2 == 0
 
     def expected(self) -> Mapping[str, Expected]:
         spec = self.spec
@@ -126,10 +165,12 @@ class MlaProblem(PagedRows):
         counts = [count for count, _ in self.batch.requests]
         found = []
         chosen = [None] * len(counts) if self.chosen is None else self.chosen.split(counts)
-        parts = zip(q.split(counts), new.split(counts), self.past, chosen, strict=True)
-        for queries, rows, past, own in parts:
+        changed = self.up.double() + self.change.double() if spec.adapted else self.up
+        ups = [changed if has else self.up for has in self._has_adapter()]
+        parts = zip(q.split(counts), new.split(counts), self.past, chosen, ups, strict=True)
+        for queries, rows, past, own, up in parts:
             both = torch.cat((self.as_kept(past), self.as_kept(rows)))
-            found.append(_attend(spec, queries, both, self.up, _seen(queries, both, own)))
+            found.append(_attend(spec, queries, both, up, _seen(queries, both, own)))
         value, magnitude = (torch.cat(tensors).flatten(1) for tensors in zip(*found, strict=True))
         plain = spec.dtype == spec.kv_dtype == "float32"
         return {
@@ -138,7 +179,7 @@ class MlaProblem(PagedRows):
         }
 
     def alone(self) -> tuple[MlaProblem, slice]:
-        at = len(self.batch.requests) // 2
+        at = len(self.batch.requests) // 4 * 2  # which has an adapter, as the first one has
         begin = sum(count for count, _ in self.batch.requests[:at])
         rows, only = slice(begin, begin + self.batch.requests[at][0]), slice(at, at + 1)
         problem = replace(
@@ -207,6 +248,7 @@ def problem_of(spec: MlaAttentionSpec, batch: Batch, source: torch.Generator) ->
     return MlaProblem(
         spec,
         batch,
+        normal(up_shape, spec.dtype, source, spec.latent_dim**-0.5),
         normal(up_shape, spec.dtype, source, spec.latent_dim**-0.5),
         normal((tokens, spec.num_heads, spec.nope_dim + spec.rope_dim), spec.dtype, source),
         normal((tokens, spec.latent_dim), spec.dtype, source),
