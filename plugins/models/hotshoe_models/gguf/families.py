@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hotshoe_models.gguf import dense, hybrids, mixtures, spaces
+from hotshoe_models.gguf import dense, gemma4, hybrids, mixtures, spaces
 from hotshoe_models.gguf.dense import Values, rotation_of
 from hotshoe_models.gguf.hybrid_names import (
     FALCON_H1_NAMES,
+    GEMMA4_NAMES,
     GRANITE_HYBRID_NAMES,
     LFM2_NAMES,
     MAMBA2_NAMES,
@@ -189,6 +190,7 @@ FAMILIES = {
     "gemma": Family("GemmaForCausalLM", norm_offset=1.0),
     "gemma2": Family("Gemma2ForCausalLM", dense.gemma2, GEMMA_NAMES, norm_offset=1.0),
     "gemma3": Family("Gemma3ForCausalLM", dense.gemma3, GEMMA_NAMES, norm_offset=1.0),
+    "gemma4": Family("Gemma4ForCausalLM", gemma4.gemma4, GEMMA4_NAMES, **gemma4.GEMMA4),
     "glm4": Family("Glm4ForCausalLM", dense.rotated_in_part, GLM4_NAMES),
     "granite": Family("GraniteForCausalLM", dense.granite, pairs=True),
     "granitehybrid": Family(

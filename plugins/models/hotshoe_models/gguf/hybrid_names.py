@@ -3,7 +3,13 @@
 Source: the tensor names of the gguf package.
 """
 
-from hotshoe_models.gguf.names import GRANITE_MOE_NAMES, MOE_NAMES, NAMES
+from hotshoe_models.gguf.names import (
+    GEMMA_NAMES,
+    GRANITE_MOE_NAMES,
+    MOE_NAMES,
+    NAMES,
+    OUTER,
+)
 
 #: Of the gated delta rule, as Qwen3.5 has its matrices; the first file of Qwen3-Next had one.
 _DELTA_NAMES = {
@@ -116,4 +122,17 @@ NEMOTRON_H_NAMES = {
     "ffn_down_shexp": "mixer.shared_experts.down_proj",
     "ffn_latent_down": "mixer.fc1_latent_proj",
     "ffn_latent_up": "mixer.fc2_latent_proj",
+}
+GEMMA4_OUTER = {
+    **OUTER,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+}
+GEMMA4_NAMES = {
+    **GEMMA_NAMES,
+    "layer_output_scale.weight": "layer_scalar",
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
 }

@@ -19,7 +19,7 @@ MAX_LAYERS = 4096
 #: Texts of tokens that end a turn or a text, where files name only one of them.
 ENDINGS = frozenset(
     "<|eot_id|> <|eom_id|> <|end_of_text|> <|im_end|> <|endoftext|> <|end|> <end_of_turn> "
-    "<|eot|> <|eom|>".split()
+    "<|eot|> <|eom|> <turn|>".split()
 )
 #: Those of gpt-oss, by which its vocabulary is known; "<|end|>" ends one message of a turn.
 HARMONY, END_OF_MESSAGE = frozenset(("<|return|>", "<|call|>")), "<|end|>"

@@ -1,7 +1,8 @@
 """Makes a tokenizer.json and a tokenizer_config.json of a GGUF file's metadata.
 
-Two kinds of vocabulary are read: "gpt2", whose tokens are byte-level and whose merges are listed,
-and "llama", a SentencePiece vocabulary with scores, whose merges follow from them. How text is cut
+Three kinds of vocabulary are read: "gpt2", whose tokens are byte-level and whose merges are listed,
+"llama", a SentencePiece vocabulary with scores, whose merges follow from them, and "gemma4", one
+like it whose merges are listed. How byte-level text is cut
 before it is merged is only named in the file; `cuts` has the rules by that name.
 Source: ggml's gguf.md for the keys.
 """
@@ -139,7 +140,7 @@ def _listed_merges(meta: Metadata, tokens: Sequence[str]) -> list[tuple[str, str
     return merges
 
 
-def _pieces(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+def _scored(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
     """Return model and steps of a SentencePiece vocabulary.
 
     Raises:
@@ -150,6 +151,18 @@ def _pieces(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict
     fits = isinstance(scores, list) and len(scores) == len(tokens)
     if not fits or not all(type(score) is float and score == score for score in scores):
         raise meta.refuse(key, f"but must be numbers, one for each of {len(tokens)} tokens")
+    return _pieces(meta, tokens, kinds, _scored_merges(tokens, kinds, scores))
+
+
+def _merged(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Return model and steps of a vocabulary like SentencePiece's, whose merges are listed."""
+    return _pieces(meta, tokens, kinds, _listed_merges(meta, tokens))
+
+
+def _pieces(
+    meta: Metadata, tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    """Return model and steps of a vocabulary of pieces, in which a sign stands for blanks."""
     prefix = meta.flag("tokenizer.ggml.add_space_prefix", True)
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepend = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
@@ -165,7 +178,7 @@ def _pieces(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict
         "post_processor": _frame(meta, tokens, bos=True),
         "model": _bpe(
             tokens,
-            _scored_merges(tokens, kinds, scores),
+            merges,
             unk_token=_token(meta, tokens, "unknown"),
             fuse_unk=True,
             byte_fallback=BYTE in kinds,
@@ -250,4 +263,4 @@ def _templates(meta: Metadata) -> list[dict[str, str]]:
     return [{"name": name, "template": text} for name, text in found.items() if text is not None]
 
 
-MODELS = {"gpt2": _bytelevel, "llama": _pieces}
+MODELS = {"gpt2": _bytelevel, "llama": _scored, "gemma4": _merged}

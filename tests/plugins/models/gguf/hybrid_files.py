@@ -22,13 +22,14 @@ ARCHS = {
     "FalconMamba": "mamba",
     "Mamba2": "mamba2",
     "NemotronH": "nemotron_h",
+    "Gemma4": "gemma4",
 }
 #: Those that a family has beside.
 FURTHER = ("nemotron_h_moe",)
 #: What the writer's package calls them, where it is not the name in files.
 CONSTANTS = {"granitehybrid": "GRANITE_HYBRID", "falcon-h1": "FALCON_H1"}
 #: Tensors that are never quantized.
-SMALL = ("conv", "norm")
+SMALL = ("conv", "norm", "output_scale", "rope_")
 EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
 
 
@@ -272,6 +273,44 @@ def nemotron(name: str, found: np.ndarray, config: Any) -> Parts:
     return spaces(name, found, config)
 
 
+def gemma4_keys(config: Any) -> dict[str, Any]:
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    own, inner = len(slides) - config.num_kv_shared_layers, config.intermediate_size
+    wide = 2 if config.use_double_wide_mlp else 1
+    rope, layers = config.rope_parameters, range(config.num_hidden_layers)
+    return {
+        "attention.head_count_kv": [config.per_layer_config[i].num_key_value_heads for i in layers],
+        "attention.key_length": WIDE,
+        "attention.value_length": WIDE,
+        "attention.key_length_swa": config.head_dim,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": slides,
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "feed_forward_length": [inner * (1 if i < own else wide) for i in range(len(slides))],
+        "final_logit_softcapping": config.final_logit_softcapping or 0.0,
+        "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
+        "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
+        "rope.dimension_count": WIDE,
+        "rope.dimension_count_swa": config.head_dim,
+    }
+
+
+#: Channels of a full layer's heads, of tests.
+WIDE = 24
+
+
+def gemma4(name: str, found: np.ndarray, config: Any) -> Parts:
+    return [(name + ".weight" if name.endswith("layer_scalar") else name, found)]
+
+
+def gemma4_factors(config: Any) -> np.ndarray:
+    """Return what the frequencies of a full layer's pairs are divided by."""
+    part = config.rope_parameters["full_attention"]["partial_rotary_factor"]
+    turned = int(WIDE * part / 2)
+    return np.array([1.0] * turned + [1e30] * (WIDE // 2 - turned), np.float32)
+
+
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Qwen3Next": qwen_keys,
     "Qwen3_5": qwen_keys,
@@ -284,6 +323,7 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "FalconMamba": mamba_keys,
     "Mamba2": mamba_keys,
     "NemotronH": nemotron_keys,
+    "Gemma4": gemma4_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3Next": qwen,
@@ -297,11 +337,13 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "FalconMamba": spaces,
     "Mamba2": spaces,
     "NemotronH": nemotron,
+    "Gemma4": gemma4,
 }
 
 
 def keys_of(family: str, config: Any, arch: str = "") -> dict[str, Any]:
     """Return all keys of a file, with the architecture's name and the vocabulary."""
+    config.allow_global_per_layer_attribute_access = True  # Gemma 4's heads differ
     values, arch = common(config) | KEYS[family](config), arch or ARCHS[family]
     return {f"{arch}.{key}": value for key, value in values.items()} | vocabulary(config.vocab_size)
 
@@ -312,6 +354,8 @@ def tensors_of(family: str, model: Any, arch: str = "") -> dict[str, np.ndarray]
     known = gguf.MODEL_ARCH[CONSTANTS.get(arch, arch.upper())]
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     found: dict[str, np.ndarray] = {}
+    if family == "Gemma4":
+        found["rope_freqs.weight"] = gemma4_factors(config)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue

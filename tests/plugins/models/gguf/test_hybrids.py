@@ -24,6 +24,7 @@ HYBRIDS = [
     *("granite-hybrid", "granite-hybrid-dense", "falcon-h1", "falcon-h1-normed-last"),
     *("mamba", "mamba-biases", "falcon-mamba", "mamba2", "mamba2-biases"),
     *("nemotron-h", "nemotron-h-experts", "nemotron-h-latent-experts"),
+    "gemma4",
 ]
 VARIANTS = {name: BY_NAME[name] for name in HYBRIDS}
 #: With blocks of numbers that lie in one head of values each.
@@ -38,7 +39,13 @@ VARIANTS["granite-hybrid-dense"] = replace(BY_NAME["granite-hybrid-dense"], valu
 #: Nor an MLP beside experts, which no model has.
 LATENT = {**BY_NAME["nemotron-h-latent-experts"].values, "hybrid_override_pattern": "ME*E"}
 VARIANTS["nemotron-h-latent-experts"] = replace(BY_NAME["nemotron-h-latent-experts"], values=LATENT)
-QUANTIZED = {"lfm2": "Q4_1", "qwen3.5": "Q8_0"}
+#: As 31B is, whose full layers have keys for values.
+ALIKE = {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_kv_shared_layers": 0}
+ALIKE |= {"use_double_wide_mlp": False}
+VARIANTS["gemma4-alike"] = replace(
+    BY_NAME["gemma4"], name="gemma4-alike", values={**BY_NAME["gemma4"].values, **ALIKE}
+)
+QUANTIZED = {"gemma4-alike": "Q8_0", "lfm2": "Q4_1", "qwen3.5": "Q8_0"}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -125,6 +132,10 @@ def test_a_mixture_need_not_tell_of_an_mlp(config) -> None:
         ("mamba", {"ssm__dt_b_c_rms": 1}, "mamba.ssm.dt_b_c_rms is 1, but must be true or false"),
         ("mamba2", {"ssm__inner_size": 130}, "mamba2.ssm.inner_size is 130, but must be a mult"),
         ("nemotron-h", {"feed_forward_length": [1, 2]}, r"length is \[1, 2\], but must be sizes"),
+        ("gemma4", {"attention__sliding_window_pattern": [True]}, "must say it of"),
+        ("gemma4", {"feed_forward_length": [96, 96, 96, 50]}, "but must be one size, and in"),
+        ("gemma4", {"attention__sliding_window": None}, "gemma4.attention.sliding_window is mis"),
+        ("gemma4", {"embedding_length_per_layer_input": 0}, "key_length is 24, but rope_freqs"),
         ("qwen3.5", {"nextn_predict_layers": 3}, "nextn_predict_layers is 3, but must leave lay"),
     ],
 )

@@ -10,6 +10,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins.models.gguf.conftest import vocabulary, write
+from transformers import GemmaTokenizer
 
 from hotshoe.errors import CheckpointError
 from hotshoe.text import Tokenizer
@@ -95,6 +96,27 @@ def test_no_blank_before_the_text_where_the_file_says_so(make) -> None:
     made = make(pieces(add_space_prefix=False, add_eos_token=True))
     assert made.texts("ab") == ["<s>", "ab", "</s>"]
     assert made.backend.decode(made.backend.encode(" ab").ids) == " ab"
+
+
+@given(st.text(st.sampled_from("ab c\n\u0301")))
+def test_listed_merges_of_pieces(tmp_path_factory, text: str) -> None:
+    """Gemma 4's; the reference is transformers' tokenizer of the same merges."""
+    pairs = ("▁ a", "a b", "▁ ▁", "▁a b", "\n \n")
+    values = pieces(merges=list(pairs), model="gemma4", add_space_prefix=False)
+    del values[f"{PREFIX}scores"]
+    for added in ("\n", "\n\n"):
+        values[f"{PREFIX}tokens"].append(added)
+        values[f"{PREFIX}token_type"].append(1)
+    own = Made(tmp_path_factory.mktemp("gemma") / "m.gguf", values, "gemma4")
+    tokens = values[f"{PREFIX}tokens"]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    merges = [tuple(pair.split(" ")) for pair in pairs]
+    theirs = GemmaTokenizer(vocab=vocab, merges=merges, bos_token="<s>", eos_token="</s>")
+    wanted = theirs.backend_tokenizer.encode(text, add_special_tokens=False)
+    found = own.backend.encode(text, add_special_tokens=False)
+    assert found.ids == wanted.ids
+    assert own.backend.decode(found.ids) == text == theirs.backend_tokenizer.decode(wanted.ids)
+    assert own.texts("a")[0] == "<s>"
 
 
 def test_markers_of_phi3_take_the_blanks_behind_them(make) -> None:
