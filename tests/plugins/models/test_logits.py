@@ -76,8 +76,9 @@ def test_references_are_far_from_uniform(variant, checkpoints):
     text = draw_texts(variant.max_model_len)[0]
     theirs = checkpoint.logits(text)[-1]
     assert theirs.std() > 0.1
-    # Sparse attention may read none of the last ones.
-    last = len(text) if "index_topk" in variant.values else 5
+    # Sparse attention may read none of the last ones, and normed heads may hardly tell them apart.
+    whole = {"index_topk", "use_qk_norm"} & variant.values.keys()
+    last = len(text) if whole else 5
     moved = text[-last:-1]
     shuffled = [
         [*text[: len(text) - last], *random.sample(moved, len(moved)), text[-1]] for _ in range(6)
