@@ -15,7 +15,7 @@ KEYS = ("quantization_config", "compression_config")
 #: Keys that some writers put beside that object, not into it.
 BESIDE = ("expert_dtype",)
 #: The file beside config.json that ModelOpt writes.
-MODELOPT_FILE = "hf_quant_config.json"
+MODELOPT_FILE, MODELOPT = "hf_quant_config.json", "modelopt"
 #: What both it and config.json may say.
 SAID_TWICE = ("quant_algo", "kv_cache_quant_algo", "group_size")
 
@@ -32,7 +32,7 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     file = model.path / MODELOPT_FILE
     inner = read_json(file).get("quantization") if file.is_file() else None
     if not found and file.is_file():
-        found = [{"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else inner]
+        found = [{"quant_method": MODELOPT, **inner} if isinstance(inner, Mapping) else inner]
     if not found:
         return None
     config = found[0]
@@ -68,7 +68,7 @@ def _flat(path: Path, config: Mapping[str, Any], nested: Mapping[str, Any]) -> M
                 f"quantization within it {nested[key]!r:.40}; correct or remove the one that is "
                 "wrong"
             )
-    return {"quant_method": "modelopt", **nested, **config}
+    return {"quant_method": MODELOPT, **nested, **config}
 
 
 def _compare(path: Path, config: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -77,6 +77,13 @@ def _compare(path: Path, config: Mapping[str, Any], other: Mapping[str, Any]) ->
     Raises:
         CheckpointError: It does.
     """
+    method, algorithm = config["quant_method"], other.get("quant_algo")
+    if not method.lower().startswith(MODELOPT) and algorithm is not None:
+        raise CheckpointError(
+            f"{path / 'config.json'} gives quant_method {method!r:.40}, and "
+            f"{path / MODELOPT_FILE} the quant_algo of another, {algorithm!r:.40}; "
+            "correct or remove the one that is wrong"
+        )
     for key in SAID_TWICE:
         if key not in config or key not in other:
             continue

@@ -77,15 +77,12 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
             "pip install transformers sentencepiece tiktoken"
         ) from None
     _check_files(directory)
-    try:
+    missing = f"{directory} has no tokenizer.json and transformers finds no tokenizer either: "
+    # Whose message has several lines. It reads config.json, too, and fails in any way on that.
+    with foreign(lambda e: CheckpointError(missing + " ".join(str(e).split()))):
         converted = AutoTokenizer.from_pretrained(
             str(directory), trust_remote_code=False, local_files_only=True
         )
-    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        cause = " ".join(str(error).split())  # it has several lines
-        raise CheckpointError(
-            f"{directory} has no tokenizer.json and transformers finds no tokenizer either: {cause}"
-        ) from error
     backend: tokenizers.Tokenizer | None = getattr(converted, "backend_tokenizer", None)
     if backend is None:
         raise CheckpointError(

@@ -74,6 +74,19 @@ def test_files_that_contradict_each_other(tmp_path: Path, other: dict, key: str)
             stored_quantization(model(tmp_path, **values))
 
 
+def test_a_file_of_modelopt_beside_another_method(tmp_path: Path) -> None:
+    file = tmp_path / "hf_quant_config.json"
+    found = model(tmp_path, quantization_config=AWQ)
+    for said in ({}, {"quant_algo": None, "kv_cache_quant_algo": "FP8"}):
+        file.write_text(json.dumps({"quantization": said}))
+        assert stored_quantization(found) == AWQ
+    file.write_text(json.dumps({"quantization": NVFP4}))
+    with pytest.raises(
+        CheckpointError, match=r"quant_method 'awq', and .* of another, 'NVFP4'; co"
+    ):
+        stored_quantization(found)
+
+
 def test_files_that_agree_in_what_both_say(tmp_path: Path) -> None:
     said = {"quantization": NVFP4 | {"exclude_modules": ["lm_head"]}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(said))

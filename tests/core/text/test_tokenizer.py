@@ -214,6 +214,9 @@ def test_empty_directory_with_transformers(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(CheckpointError, match=r"holds no tokenizer.*--tokenizer"):
         Tokenizer.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": [1]}')
+    with pytest.raises(CheckpointError, match="transformers finds no tokenizer either"):
+        Tokenizer.load(tmp_path)
 
 
 def test_loading_imports_neither_torch_nor_transformers(make_directory):

@@ -198,9 +198,12 @@ class EngineSetup:
         from hotshoe.runner.granted import enough_memory
 
         hook, kind, name = NATIVE, "architecture", self.model_config.architecture
-        if self.config.model_impl not in ("auto", "native"):
+        own = dict.fromkeys(("auto", "native"))
+        if self.config.model_impl in own:
+            own = {}
+        else:
             hook, kind, name = IMPLS, "model implementation", self.config.model_impl
-        reference = self.plugins.pick(kind, name, hook)
+        reference = self.plugins.pick(kind, name, hook, own)
 
         def build(config: ModelConfig, ctx: BuildContext) -> Model:
             with blaming_plugin(self.plugins, hook, name), enough_memory("build model"):

@@ -192,7 +192,7 @@ class Library:
         ("Any", "native", None),
         ("Failing", "auto", None),
         ("Failing", "library", "nowhere"),
-        ("Failing", "libary", "did you mean library"),
+        ("Failing", "libary", "did you mean library.*choices: auto, library, native"),
     ],
 )
 def test_whose_code_computes_a_model(model_dir: Path, architecture, asked, chosen) -> None:
