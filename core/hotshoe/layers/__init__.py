@@ -34,7 +34,7 @@ from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
 from hotshoe.layers.rg_lru import RgLru
-from hotshoe.layers.rotary import Rotary, Rotation
+from hotshoe.layers.rotary import Rotary, Rotation, learned
 from hotshoe.layers.scores import Scores
 from hotshoe.layers.selective import SelectiveScan
 from hotshoe.layers.shared import SharedAttention
@@ -42,6 +42,7 @@ from hotshoe.layers.short_conv import ShortConv
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
 from hotshoe.layers.states import SmallWeight, decay_rates
+from hotshoe.layers.temperature import HeadTemperature, Temperature
 from hotshoe.layers.vocabulary import Embedding, Logits
 from hotshoe.layers.weights import HOST, Holder, Place, WeightTable
 
@@ -71,6 +72,7 @@ __all__ = [
     "GatedDelta",
     "GatedMLP",
     "GroupIndexer",
+    "HeadTemperature",
     "Holder",
     "Indexer",
     "LatentAttention",
@@ -101,6 +103,7 @@ __all__ = [
     "Stacked",
     "StateSpace",
     "Storage",
+    "Temperature",
     "TensorSpec",
     "ViewPlan",
     "WeightFormat",
@@ -112,5 +115,6 @@ __all__ = [
     "clamped",
     "decay_rates",
     "delta_rows",
+    "learned",
     "stored_kv_scales",
 ]

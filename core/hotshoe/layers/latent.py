@@ -22,6 +22,7 @@ from hotshoe.layers.split import Section
 from hotshoe.slots import CacheView, MlaAttentionSpec, SparseMlaSpec, StepShape, whole_step
 from hotshoe.slots.reference.compressed import places_of
 from hotshoe.slots.reference.linear import plain_weight
+from hotshoe.slots.reference.rotary import rotate
 from hotshoe.types.cache import CacheKind
 
 
@@ -35,7 +36,9 @@ class LatentAttention(RowLayer):
         spec: The model's heads; `num_heads` is divided among the ranks.
         rotary: The rotation, over `rope_dim` channels.
         up: Checkpoint name of the matrix.
-        norm: Checkpoint name of the latents' norm.
+        latents: Checkpoint name of the latents' norm; or a layer before this one that asks the same
+            and whose rows it reads: it then needs no cache, and makes keys and values of these rows
+            by its own matrix.
         norm_eps: Its epsilon.
         seen: What chooses the tokens that are attended to, for this layer or one before; or how
             many a query sees, itself included, which are chosen tokens to a kernel; None for all.
@@ -56,7 +59,7 @@ class LatentAttention(RowLayer):
         spec: MlaAttentionSpec,
         rotary: Rotary,
         up: str,
-        norm: str,
+        latents: str | LatentAttention,
         norm_eps: float,
         seen: Chooser | int | None = None,
     ) -> None:
@@ -74,9 +77,9 @@ class LatentAttention(RowLayer):
         top_k = window if indexer is None else indexer.top_k
         if top_k is not None:
             slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, top_k)
+        self._asked = (slot, asked)
         self._op = ctx.selector.choose(slot, asked)
-        self._indexer = indexer
-        self._norm = RMSNorm(ctx, norm, spec.latent_dim, norm_eps)
+        self._indexer, self._window = indexer, window
         parts = [(up, spec.num_heads * rows)]
         # Each head's part is multiplied alone, so it is kept in the model's type, and what only
         # loading would quantize is not quantized.
@@ -90,6 +93,11 @@ class LatentAttention(RowLayer):
             [share] = self._matrix.shares()
             self._adapted = AdaptedLatents(ctx, takers, share, self.spec, lambda: self.up_scale)
         self._cos_sin = rotary.table
+        self._source = None if isinstance(latents, str) else latents
+        if not isinstance(latents, str):
+            assert (latents._asked, latents._window) == (self._asked, window)
+            return
+        self._norm = RMSNorm(ctx, latents, spec.latent_dim, norm_eps)
         kind: CacheKind = "latent" if window is None else "window"
         super().__init__(kind, spec.block_size, spec.row, ctx.device, window=window)
         self.planner: tuple[Hashable, Prepare] = (self.spec, self._op.prepare)
@@ -112,13 +120,14 @@ class LatentAttention(RowLayer):
         return self._op.prepare(shape, view), chosen
 
     def __call__(
-        self, q: Tensor, rows: Tensor, batch: ForwardBatch, asked: Asked | None = None
+        self, q: Tensor, rows: Tensor | None, batch: ForwardBatch, asked: Asked | None = None
     ) -> Tensor:
         """Write the step's rows and attend.
 
         Args:
             q: [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads; overwritten.
-            rows: [num_tokens, latent_dim + rope_dim], neither normed nor rotated.
+            rows: [num_tokens, latent_dim + rope_dim], neither normed nor rotated; None where those
+                of another layer are read, which it has written.
             batch: The step.
             asked: What the indexer chooses by; None where it has chosen for a layer before.
 
@@ -126,21 +135,28 @@ class LatentAttention(RowLayer):
             [num_tokens, num_heads * v_dim].
         """
         spec = self.spec
-        latent = self._norm(rows[:, : spec.latent_dim].contiguous())
-        assert isinstance(latent, Tensor)
-        turned = self._op.write(
-            q.view(len(q), spec.num_heads, -1),
-            latent,
-            rows[:, spec.latent_dim :],
-            batch.positions,
-            self._cos_sin,
-            self.cache,
-            batch.views[self.view].slot_mapping,
-        )
+        heads = q.view(len(q), spec.num_heads, -1)
+        turned = self._turned(heads, batch) if rows is None else self._write(heads, rows, batch)
         if batch.between is not None:
             packed = turned if asked is None else pack(turned, asked)
             return batch.between(packed, self._read, spec.num_heads * spec.v_dim)
         return self._attend(turned, asked, batch.views)
+
+    def _write(self, q: Tensor, rows: Tensor, batch: ForwardBatch) -> Tensor:
+        """Write the step's rows, and return q [num_tokens, num_heads, size], rotated."""
+        size = self.spec.latent_dim
+        latent = self._norm(rows[:, :size].contiguous())
+        assert isinstance(latent, Tensor)
+        slots = batch.views[self.view].slot_mapping
+        at = (batch.positions, self._cos_sin, self.cache, slots)
+        turned: Tensor = self._op.write(q, latent, rows[:, size:], *at)
+        return turned
+
+    def _turned(self, q: Tensor, batch: ForwardBatch) -> Tensor:
+        """Return q [num_tokens, num_heads, size], rotated."""
+        plain, table = self.spec.nope_dim, self._cos_sin[batch.positions.long()]
+        q[..., plain:] = rotate(q[..., plain:], table, self.spec.interleaved)
+        return q
 
     def _read(self, packed: Tensor, views: Sequence[CacheView]) -> Tensor:
         """Attend with what was handed over between two pieces of a recorded step."""
@@ -151,8 +167,9 @@ class LatentAttention(RowLayer):
 
     def _attend(self, q: Tensor, asked: Asked | None, views: Sequence[CacheView]) -> Tensor:
         chosen: Sequence[Tensor] = ()
-        prepared = views[self.view].prepared
-        if self.cache_spec.window is not None:
+        kept = self if self._source is None else self._source
+        prepared = views[kept.view].prepared
+        if self._window is not None:
             prepared, *chosen = prepared
         if self._indexer is not None:
             if asked is not None:
@@ -160,7 +177,7 @@ class LatentAttention(RowLayer):
             chosen = (self._indexer.chosen,)
         adapters = None if self._adapted is None else self._adapted.of(len(q))
         if adapters is not None:
-            adapted: Tensor = self._op(q, self.cache, prepared, *chosen, adapters=adapters)
+            adapted: Tensor = self._op(q, kept.cache, prepared, *chosen, adapters=adapters)
             return adapted
-        out: Tensor = self._op(q, self.cache, prepared, *chosen)
+        out: Tensor = self._op(q, kept.cache, prepared, *chosen)
         return out

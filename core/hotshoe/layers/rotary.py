@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, MemoryLimitError
+from hotshoe.layers.context import BuildContext
+from hotshoe.layers.weights import Holder
 
 DEFAULT_THETA = 10_000.0
 #: Positions whose angles are computed at once.
@@ -44,11 +46,14 @@ class Rotation:
         inv_freq: Radians per position of each pair of channels, float64.
         attention_factor: Multiplies cosines and sines (YaRN, LongRoPE).
         interleaved: Pairs are (2i, 2i+1) rather than (i, i + rotary_dim/2).
+        learned: Checkpoint name of a tensor with a number for each pair, by whose exponential that
+            pair turns faster; None for none. See `learned`.
     """
 
     inv_freq: tuple[float, ...]
     attention_factor: float = 1.0
     interleaved: bool = False
+    learned: str | None = None
 
     @property
     def rotary_dim(self) -> int:
@@ -121,6 +126,32 @@ class Rotary:
         inv_freq = torch.tensor(rotation.inv_freq, dtype=torch.float64)
         table = rotary_table(inv_freq, num_positions, rotation.attention_factor)
         return cls(table.to(device), rotation.rotary_dim, rotation.interleaved)
+
+
+def learned(ctx: BuildContext, rotation: Rotation, rotary: Rotary) -> Rotary:
+    """Have the checkpoint say how much faster pairs turn, where the rotation names such a tensor.
+
+    Args:
+        ctx: The build context.
+        rotation: Of the table.
+        rotary: Its table is written anew, in place, whenever the tensor comes.
+
+    Returns:
+        The same `Rotary`. Operations read its table, and so need not know of this.
+    """
+    if rotation.learned is None:
+        return rotary
+    logs = torch.zeros(len(rotation.inv_freq), device=ctx.device)
+
+    def take(tensor: Tensor) -> None:
+        logs.copy_(tensor)
+        rates = tensor.cpu().double().exp() * torch.tensor(rotation.inv_freq, dtype=torch.float64)
+        table = rotary.table
+        table.copy_(rotary_table(rates, len(table), rotation.attention_factor))
+
+    holder = Holder("rotary_and_cache", "table", "float32", lambda: {"logs": logs})
+    ctx.expect_alone(holder, rotation.learned, len(logs), take, "logs")
+    return rotary
 
 
 def rotary_table(inv_freq: Tensor, num_positions: int, attention_factor: float = 1.0) -> Tensor:

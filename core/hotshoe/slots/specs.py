@@ -218,7 +218,7 @@ class IndexerSpec:
     Attributes:
         num_heads: All of them; ranks choose alike.
         head_dim: Channels of a head's q, and of the key.
-        rope_dim: The leading ones, which are rotated.
+        rope_dim: The leading ones, which are rotated; 0 for none.
         top_k: Most tokens that a query attends to.
         interleaved: Rotated pairs are (2i, 2i+1) rather than (i, i + rope_dim/2).
     """

@@ -14,14 +14,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import ConfigError
-from hotshoe.layers import (
-    BuildContext,
-    Embedding,
-    ForwardBatch,
-    Logits,
-    Rotary,
-    Rotation,
-)
+from hotshoe.layers import BuildContext, Embedding, ForwardBatch, Logits, Rotary, Rotation, learned
 from hotshoe.models.base import CLASSIFY, EMBED, GENERATE, TOKEN_CLASSIFY, DraftHead
 from hotshoe.slots import Quantized
 from hotshoe_models.mixers import Mixer
@@ -229,9 +222,9 @@ class Layer:
 
 def build_rotaries(ctx: BuildContext, layers: Sequence[LayerSpec]) -> dict[Rotation, Rotary]:
     """Build the rotations of layers, each once."""
-    memory_bytes = ctx.selector.facts.memory_bytes
+    given = (ctx.max_model_len, ctx.device, ctx.selector.facts.memory_bytes)
     return {
-        rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
+        rotation: learned(ctx, rotation, Rotary.build(rotation, *given))
         for rotation in {layer.rotation for layer in layers}
         if rotation is not None
     }

@@ -35,10 +35,10 @@ MIXERS = {"full": "indexed", "shared": "shared"}
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build GlmMoeDsaForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
-    return sparse_decoder(config, ctx, _mixers(config), interleaved=True)
+    return sparse_decoder(config, ctx, indexed_mixers(config), interleaved=True)
 
 
-def _mixers(config: ModelConfig) -> list[str]:
+def indexed_mixers(config: ModelConfig) -> list[str]:
     """Return each layer's mixer."""
     types, key = indexer_types(config)
     if types[0] != "full":

@@ -17,6 +17,7 @@ from hotshoe.layers import (
     Chooser,
     ForwardBatch,
     GroupIndexer,
+    HeadTemperature,
     Indexer,
     LatentAttention,
     LayerNorm,
@@ -39,25 +40,31 @@ GATES = "index_kpool_compress"
 class LatentMixer:
     """See `hotshoe_models.mixers.Mixer`. Ranks share the latents, and divide the heads.
 
+    Args:
+        source: Attention of a layer before, whose latents are read; None for its own.
+
     Attributes:
+        attention: Between the projections.
         shares: It reads the tokens that a layer before has chosen.
     """
 
     def __init__(
-        self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Mapping[Rotation, Rotary]
+        self,
+        spec: DecoderSpec,
+        ctx: BuildContext,
+        i: int,
+        rotaries: Mapping[Rotation, Rotary],
+        source: LatentAttention | None = None,
     ) -> None:
         latent, rotation = spec.latent, spec.layers[i].rotation
         assert latent is not None and rotation is not None
         prefix = f"{spec.names.layer.format(i)}{latent.name}."
-        rows = Matrix(
-            ctx,
-            [(f"{prefix}kv_a_proj_with_mqa", latent.latent_dim + latent.rope_dim)],
-            spec.hidden_size,
-            bias=latent.bias,
-            quantize=spec.quantizes("qkv", ctx.format),
-        )
         self._q = _Queries(spec, ctx, latent, prefix)
-        self._rows = Linear(ctx, rows)
+        self._rows = _rows(spec, ctx, latent, prefix) if source is None else None
+        self._grow: HeadTemperature | None = None
+        if latent.temperature is not None:
+            name = prefix + latent.temperature
+            self._grow = HeadTemperature(ctx, name, spec.num_heads, divided=True)
         self._latent_dim, self._rope_norm = latent.latent_dim, None
         if latent.rope_norm is not None:
             name = prefix + latent.rope_norm
@@ -70,8 +77,8 @@ class LatentMixer:
         seen: Chooser | int | None = spec.layers[i].window
         if mixer != "latent":
             seen = _last_indexer(ctx, i) if self._index is None else self._index.chooser
-        self._attention = _attention(spec, ctx, latent, rotary, prefix, seen)
-        self._attention.up_scale = latent.up_scale
+        self.attention = _attention(spec, ctx, latent, rotary, prefix, seen, source)
+        self.attention.up_scale = latent.up_scale
         self._o = Linear(
             ctx,
             Matrix(
@@ -83,8 +90,8 @@ class LatentMixer:
                 inputs=ctx.split(WHAT, Section(spec.num_heads, latent.v_dim)),
             ),
         )
-        taking = (self._q, self._rows, *(() if self._gates is None else (self._gates,)))
-        quants = {part.input_quant for part in taking}
+        taking = (self._q, self._rows, self._gates)
+        quants = {part.input_quant for part in taking if part is not None}
         self.input_quant = quants.pop() if len(quants) == 1 and self._index is None else None
 
     def __call__(
@@ -94,21 +101,30 @@ class LatentMixer:
         q, latents, gates = self._q(hidden)
         if self._temperature is not None:
             q.mul_(self._temperature.of(batch.positions))
+        if self._grow is not None:
+            q = self._grow(q, batch.positions)
         asked = None
         if self._index is not None:
             assert isinstance(hidden, Tensor) and isinstance(latents, Tensor)
             asked = self._index(hidden, latents, batch)
-        rows = self._rows(hidden)
-        if self._rope_norm is not None:
+        rows = None if self._rows is None else self._rows(hidden)
+        if rows is not None and self._rope_norm is not None:
             turned = rows[:, self._latent_dim :]
             turned.copy_(self._rope_norm(turned.contiguous()))
-        out = self._attention(q, rows, batch, asked)
+        out = self.attention(q, rows, batch, asked)
         if self._gates is not None:
             gates = self._gates(hidden)
         if gates is not None:
             gates = torch.sigmoid(gates.float()).to(out.dtype)
             out = (out.view(*gates.shape, -1) * gates[..., None]).view_as(out)
         return self._o(out if keep is None else out[keep])
+
+
+def _rows(spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, prefix: str) -> Linear:
+    """Build the matrix that makes a token's latents and its key that is rotated."""
+    rows = [(f"{prefix}kv_a_proj_with_mqa", latent.latent_dim + latent.rope_dim)]
+    quantize = spec.quantizes("qkv", ctx.format)
+    return Linear(ctx, Matrix(ctx, rows, spec.hidden_size, bias=latent.bias, quantize=quantize))
 
 
 def _gates(spec: DecoderSpec, ctx: BuildContext, name: str) -> Linear:
@@ -167,14 +183,20 @@ class _Queries:
 
 
 class _Index:
-    """What an indexer chooses by: heads of the latents that q is made of, a key and weights of the
-    hidden states. All ranks have all of it."""
+    """What an indexer chooses by: heads of the latents that q is made of or of the hidden states, a
+    key and weights of these. All ranks have all of it."""
 
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, rotary: Rotary, prefix: str
     ) -> None:
         index, size = latent.index, spec.hidden_size
-        assert index is not None and latent.q_dim is not None
+        assert index is not None
+        self._input_norm: LayerNorm | None = None
+        taken = latent.q_dim
+        if index.input_norm is not None:
+            taken, name = size, f"{prefix}indexer.{index.input_norm}"
+            self._input_norm = LayerNorm(ctx, name, size, index.norm_eps)
+        assert taken is not None
         # Only a checkpoint's own form: a choice is worth more than what its matrices take.
         stored = not ctx.format.online
 
@@ -186,7 +208,11 @@ class _Index:
         self._gate: Linear | None = None
         if index.group is not None:
             self._gate = Linear(ctx, matrix(f"{GATES}_gate", head_dim, size, False))
-        self._q = Linear(ctx, matrix("wq_b", heads * head_dim, latent.q_dim, stored))
+        self._q = Linear(ctx, matrix("wq_b", heads * head_dim, taken, stored))
+        self._grow: HeadTemperature | None = None
+        if index.temperature is not None:
+            name = f"{prefix}indexer.{index.temperature}"
+            self._grow = HeadTemperature(ctx, name, heads, divided=False)
         self._key = Linear(ctx, matrix("wk", head_dim, size, stored))
         self._norm = LayerNorm(ctx, f"{prefix}indexer.k_norm", head_dim, index.norm_eps)
         self._weights = Linear(ctx, matrix("weights_proj", heads, size, False), "float32")
@@ -197,7 +223,10 @@ class _Index:
         if self._gate is not None:
             assert isinstance(key, Tensor)
             key = torch.cat((key, self._gate(hidden)), 1)
-        return self.chooser.write(self._q(latents), key, self._weights(hidden), batch)
+        q = self._q(latents if self._input_norm is None else self._input_norm(hidden))
+        if self._grow is not None:
+            q = self._grow(q, batch.positions)
+        return self.chooser.write(q, key, self._weights(hidden), batch)
 
 
 def _chooser(ctx: BuildContext, index: IndexSpec, rotary: Rotary, bias: str) -> Chooser:
@@ -238,6 +267,7 @@ def _attention(
     rotary: Rotary,
     prefix: str,
     seen: Chooser | int | None,
+    source: LatentAttention | None,
 ) -> LatentAttention:
     return LatentAttention(
         ctx,
@@ -254,7 +284,7 @@ def _attention(
         ),
         rotary,
         f"{prefix}kv_b_proj",
-        f"{prefix}kv_a_layernorm",
+        f"{prefix}kv_a_layernorm" if source is None else source,
         latent.norm_eps,
         seen,
     )

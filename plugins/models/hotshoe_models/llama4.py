@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hotshoe.layers import BuildContext, MoeNames, Stacked
+from hotshoe.layers import BuildContext, MoeNames, Stacked, Temperature
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
-from hotshoe_models.spec import LayerSpec, Temperature, WeightNames
+from hotshoe_models.spec import LayerSpec, WeightNames
 from hotshoe_models.values import (
     FULL,
     decoder_spec,

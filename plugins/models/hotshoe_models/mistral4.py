@@ -66,7 +66,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     dense, spec = count(config, "first_k_dense_replace"), latent_spec(config, ctx)
     spec = replace(spec, layers=with_temperature(config, spec.layers))
     names = EXPERTS if config.get(NAMED) else NAMES
-    return DenseDecoder(with_mixtures(config, spec, _router, lambda i: i >= dense, names), ctx)
+    return DenseDecoder(
+        with_mixtures(config, spec, softmax_router, lambda i: i >= dense, names), ctx
+    )
 
 
 def _whole_rotation(config: ModelConfig) -> ModelConfig:
@@ -82,7 +84,8 @@ def _whole_rotation(config: ModelConfig) -> ModelConfig:
     return replace(config, values={**config.values, rope_key(config): rest})
 
 
-def _router(config: ModelConfig) -> RouterSpec:
+def softmax_router(config: ModelConfig) -> RouterSpec:
+    """Describe a router of scores by softmax, whose experts may lie in groups."""
     groups, kept = config.size("n_group"), config.size("topk_group")
     if kept > groups:
         raise refuse(config, "topk_group", f"has {groups} groups of experts")

@@ -17,6 +17,7 @@ from hotshoe.layers import (
     SharedAttention,
 )
 from hotshoe.slots import Quantized
+from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mixers import MIXERS, AttentionMixer, Mixer, Rotaries
 from hotshoe_models.packed import PackedMixer
 from hotshoe_models.spec import DecoderSpec
@@ -94,9 +95,11 @@ def build_mixer(
         return KINDS[spec.layers[i].mixer](spec, ctx, i, rotaries)
     if source not in before:
         raise ConfigError(
-            f"layer {i} reads the keys and values of layer {source}, which another stage holds; "
+            f"layer {i} reads the cache of layer {source}, which another stage holds; "
             "use a --pipeline-parallel-size of 1, and --tensor-parallel-size in its place"
         )
     mixer = before[source]
+    if isinstance(mixer, LatentMixer):
+        return LatentMixer(spec, ctx, i, rotaries, mixer.attention)
     assert isinstance(mixer, AttentionMixer)
     return SharedMixer(spec, ctx, i, rotaries, mixer.attention)

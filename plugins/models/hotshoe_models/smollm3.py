@@ -46,7 +46,7 @@ DEFAULT_THETA = 2_000_000.0
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build SmolLM3ForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    rotated = _rotated(config)
+    rotated = rotated_layers(config)
     windowed = flag(config, "use_sliding_window")
     window = optional_size(config, "sliding_window") if windowed else None
     types = layer_types(
@@ -60,12 +60,12 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     return DenseDecoder(llama_spec(config, layers), ctx)
 
 
-def _rotated(config: ModelConfig) -> list[bool]:
+def rotated_layers(config: ModelConfig) -> list[bool]:
     """Tell which layers rotate; `no_rope_layers` has 1 for those that do, despite its name."""
     count = config.size("num_hidden_layers")
     given = config.get("no_rope_layers")
     if given is None:
-        every = config.size("no_rope_layer_interval")
+        every = config.size("no_rope_layer_interval", 4)
         return [(i + 1) % every != 0 for i in range(count)]
     if not isinstance(given, list) or len(given) < count:
         raise refuse(config, "no_rope_layers", f"needs one entry for each of {count} layers")

@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
-from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
+from hotshoe.layers import DeltaNames, Mixture, Rotation, Temperature, WeightFormat
 from hotshoe.slots import (
     Alibi,
     BlockIndexerSpec,
@@ -83,23 +81,6 @@ class WeightNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
-    """A factor on a token's q: 1 + scale * log(1 + floor((position + shift) / length)).
-
-    Source: Llama 4's; Nakanishi 2025, arXiv:2501.19399.
-    """
-
-    scale: float
-    length: int
-    shift: int
-
-    def of(self, positions: Tensor) -> Tensor:
-        """Return [num_tokens, 1] float32 for positions [num_tokens] int32."""
-        steps = (positions + self.shift).div_(self.length, rounding_mode="floor").float()
-        return steps.log1p_().mul_(self.scale).add_(1.0)[:, None]
-
-
-@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """In what layers differ from each other.
 
@@ -113,7 +94,7 @@ class LayerSpec:
         mlp: There is an MLP behind the mixer.
         unit_qk: Each head's q and k are normed, without weights.
         temperature: Queries grow with their position; None for not at all.
-        shares: The layer before this one whose keys and values it reads; None for its own.
+        shares: The layer before this one whose cache it reads; None for its own.
         keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
         o_bias, num_heads, head_dim, num_kv_heads, intermediate_size: None for the decoder's.
         names, latent: Of this layer, where they are others than the decoder's; else None.
@@ -242,7 +223,10 @@ class IndexSpec:
     """The choice of tokens that latent attention reads; see `hotshoe.slots.IndexerSpec`.
 
     Attributes:
-        norm_eps: Epsilon of the keys' layer norm.
+        norm_eps: Epsilon of layer norms.
+        input_norm: Name within the indexer of the layer norm of the hidden states that q is made
+            of; None where q is made of the latents that attention's q is made of.
+        temperature: Name within it of learned factors on q; None for none.
         group: Tokens that are chosen together, by one key that their keys make; None where each
             is chosen by its own. See `hotshoe.layers.GroupIndexer`.
     """
@@ -253,6 +237,8 @@ class IndexSpec:
     interleaved: bool = False
     norm_eps: float = 1e-6
     group: int | None = None
+    input_norm: str | None = None
+    temperature: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +262,7 @@ class LatentSpec:
             are followed by those of a gate for each channel that the head puts out.
         norm_eps: Epsilon of both latents' norms.
         rope_norm: Name within attention of a norm of the rotated part of keys; None for none.
+        temperature: Name within it of learned factors on q; None for none.
         scale: Factor on q·k; None for the decoder's.
         index: How tokens are chosen; None where all are read.
     """
@@ -292,6 +279,7 @@ class LatentSpec:
     gated: bool = False
     norm_eps: float = 1e-6
     rope_norm: str | None = None
+    temperature: str | None = None
     scale: float | None = None
     index: IndexSpec | None = None
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import BuildContext, Rotation
+from hotshoe.layers import BuildContext, Rotation, Temperature
 from hotshoe.models import ModelConfig
-from hotshoe_models.spec import DecoderSpec, LayerSpec, Temperature
+from hotshoe_models.spec import DecoderSpec, LayerSpec
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"

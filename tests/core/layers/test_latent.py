@@ -35,21 +35,26 @@ def make(ctx, blocks=6, window=None, **fields):
     return layer
 
 
-def feed(ctx, up, norm):
+def feed(ctx, up, norm, own=None):
     ctx.weights.feed("kv_b.weight", up)
     ctx.weights.feed("kv_norm.weight", norm)
+    if own is not None:
+        ctx.weights.feed("own.weight", own)
     ctx.weights.check_complete()
 
 
-def run(layer, q, rows, block=3, between=None):
-    """Feed one request of up to a block's length."""
-    count = len(q)
+def batch_of(kept, count, block=3, between=None):
+    """One request of up to a block's length, over the cache of a layer."""
     positions = torch.arange(count, dtype=torch.int32)
     starts, lengths = (torch.tensor(v, dtype=torch.int32) for v in ([0, count], [count]))
     shape = StepShape(1, starts, lengths, count, count)
     view = CacheView(torch.tensor([[block]], dtype=torch.int32), positions + block * 4)
-    view.prepared = layer.planner[1](shape, view)
-    return layer(q.clone(), rows, ForwardBatch(positions, shape, [view], between=between))
+    view.prepared = kept.planner[1](shape, view)
+    return ForwardBatch(positions, shape, [view], between=between)
+
+
+def run(layer, q, rows, block=3, between=None):
+    return layer(q.clone(), rows, batch_of(layer, len(q), block, between))
 
 
 def weights():
@@ -113,6 +118,34 @@ def test_layers_share_a_group_and_a_pool(ctx):
     assert layers[1].cache is remembered
     layers[0].free_cache()
     assert remembered.untyped_storage().nbytes() == 0 and not hasattr(layers[0], "cache")
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_a_layer_may_read_anothers_rows(ctx, window):
+    """By a matrix of its own, as if it had written equal rows itself."""
+    source = make(ctx, window=window)
+    spec = source.spec
+    reader = LatentAttention(ctx, spec, ROTARY, "own", source, 1e-6, window)
+    plain = LatentAttention(ctx, spec, ROTARY, "own", "kv_norm", 1e-6, window)
+    assert ctx.cache_layers == [source, plain]
+    plain.allocate_cache(6)
+    own, _ = weights()
+    feed(ctx, *weights(), own)
+    q, rows = inputs()
+    wanted = run(plain, q, rows)
+    run(source, inputs()[0], rows)
+    before = source.cache.nan_to_num(7.0)
+    asked = []
+
+    def between(q, attend, width=None):
+        asked.append(width)
+        return attend(q, batch_of(source, len(q)).views)
+
+    for handed in (None, between):
+        found = reader(q.clone(), None, batch_of(source, len(q), between=handed))
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    assert torch.equal(source.cache.nan_to_num(7.0), before)
+    assert asked == [HEADS * VALUE]
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from hotshoe.errors import CheckpointError, MemoryLimitError
-from hotshoe.layers.rotary import VARIANTS, Rotary, Rotation, rotary_table
+from hotshoe.layers.rotary import VARIANTS, Rotary, Rotation, learned, rotary_table
 
 TRAINED = 4096
 DIM = 64
@@ -293,3 +293,27 @@ def test_a_table_beyond_its_share_of_the_memory_is_refused_before_it_is_made():
         Rotary.build(rotation, 65, "cpu", 8 * 16 * 64)
     with pytest.raises(MemoryLimitError):
         Rotary.build(rotation, 2**50, "cpu", 2**34)
+
+
+def test_rates_may_be_learned(ctx):
+    """The table stays where it lies, as operations remember it."""
+    rotation = Rotation((1.0, 0.5, 0.01), 1.3, learned="rates")
+    rotary = Rotary.build(rotation, 40, "cpu", 2**30)
+    table, plain = rotary.table, rotary.table.clone()
+    assert learned(ctx, rotation, rotary) is rotary
+    for _ in range(2):
+        logs = torch.randn(3)
+        ctx.weights.feed("rates", logs)
+        rates = logs.double().exp() * torch.tensor(rotation.inv_freq, dtype=torch.float64)
+        assert torch.equal(table, rotary_table(rates, 40, 1.3)) and not torch.equal(table, plain)
+        ctx.weights.check_update(["rates"])
+    (place,) = ctx.weights.where("rates")
+    assert torch.equal(place.holder.state()["logs"], logs)
+    ctx.weights.feed("rates", torch.zeros(3))
+    assert torch.equal(table, plain)
+
+
+def test_rates_that_are_not_learned_ask_for_nothing(ctx):
+    rotation = Rotation((1.0, 0.5))
+    learned(ctx, rotation, Rotary.build(rotation, 8, "cpu", 2**30))
+    assert not ctx.weights.expected

@@ -3,25 +3,13 @@
 import math
 
 import pytest
-import torch
 
 from hotshoe.errors import CheckpointError
 from hotshoe.models import ModelConfig
 from hotshoe_models.ministral import ROPE
-from hotshoe_models.spec import Temperature
 from hotshoe_models.values import with_rope
 
 PLAIN = {"rope_type": "default", "rope_theta": 100.0, "original_max_position_embeddings": 8}
-
-
-def test_a_temperature_grows_by_steps():
-    positions = torch.randint(0, 1 << 20, (50,), dtype=torch.int32)
-    for shift in (0, 1):
-        found = Temperature(0.3, 7, shift).of(positions)
-        expected = [1 + 0.3 * math.log(1 + (p + shift) // 7) for p in positions.tolist()]
-        assert found.shape == (50, 1) and found.dtype == torch.float32
-        torch.testing.assert_close(found[:, 0].double(), torch.tensor(expected).double())
-    assert Temperature(0.3, 7, 1).of(positions).min() >= 1.0
 
 
 def test_a_rotation_that_is_absent_or_null_is_the_default(build_family):

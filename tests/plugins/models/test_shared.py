@@ -37,5 +37,5 @@ def test_one_layer_keeps_what_three_read():
 
 
 def test_a_stage_without_the_source_is_refused():
-    with pytest.raises(ConfigError, match="layer 2 reads the keys and values of layer 0"):
+    with pytest.raises(ConfigError, match="layer 2 reads the cache of layer 0"):
         DenseDecoder(SPEC, context(stage=Axis(1, 2), stage_layers=(2, 1)))

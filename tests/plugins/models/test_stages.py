@@ -46,7 +46,7 @@ def test_every_family(described_variant, checkpoints, stepper_class) -> None:
             stepper(stage=Axis(0, 2))
         return
     alone = stepper()
-    layers = stages_of(alone)
+    layers = stages_of(alone, described_variant.values.get("kv_source_layers", ()))
     size = len(layers)
     stages = [stepper(stage=Axis(i, size), stage_layers=layers) for i in range(size)]
     for step in [{0: draw(5), 1: draw(3)}, {1: draw(1), 0: draw(1)}, {0: draw(2), 2: draw(6)}]:
@@ -78,16 +78,18 @@ def test_code_of_transformers(name, variants, checkpoints, stepper_class) -> Non
         assert torch.equal(found, torch.cat(list(alone.step(step).values())))
 
 
-def stages_of(alone) -> tuple[int, ...]:
-    """Return the layers of each stage: one, and those that share its choice of tokens."""
-    layers: list[int] = []
-    for layer in alone.model.layers:
+def stages_of(alone, sources) -> tuple[int, ...]:
+    """Return the layers of each stage: one, and those that share its choice of tokens, or read its
+    latents as `sources` says, with all between."""
+    starts: list[int] = []
+    for i, layer in enumerate(alone.model.layers):
         mixer = getattr(layer, "mixer", None)  # a layer may have two
-        if isinstance(mixer, LatentMixer) and mixer.shares:
-            layers[-1] += 1
-        else:
-            layers.append(1)
-    return tuple(layers)
+        if not (isinstance(mixer, LatentMixer) and mixer.shares):
+            starts.append(i)
+        first = sources[i] if sources else i
+        starts = [start for start in starts if start <= first]
+    ends = [*starts[1:], len(alone.model.layers)]
+    return tuple(end - start for start, end in zip(starts, ends, strict=True))
 
 
 def context(rank: int, size: int, layers: tuple[int, ...] = ()) -> BuildContext:

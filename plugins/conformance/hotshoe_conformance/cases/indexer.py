@@ -33,6 +33,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"head_dim": 16},
     {"head_dim": 128, "rope_dim": 64},
     {"rope_dim": 32},
+    {"rope_dim": 0},
     {"top_k": 1},
     {"top_k": 16},
     {"top_k": 37},
