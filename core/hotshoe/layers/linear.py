@@ -19,16 +19,22 @@ class Linear:
         ctx: The build context.
         matrix: W and b.
         out_dtype: Output type, when not the model's.
+        adapters: Whether adapters may change the matrix; layers of logits bring their own.
     """
 
-    def __init__(self, ctx: BuildContext, matrix: Matrix, out_dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        ctx: BuildContext,
+        matrix: Matrix,
+        out_dtype: str | None = None,
+        adapters: bool = True,
+    ) -> None:
         spec = replace(matrix.spec, out_dtype=out_dtype)
         self._op: LinearOp = ctx.operation("linear", spec, matrix.names)
         holder = matrix.holder(ctx, "linear", spec, self._op)
         #: How the layer before may quantize what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)
-        # Logits are made of some tokens alone, and adapters of them are not served.
-        self._adapted = matrix.adapted(ctx, self._op) if out_dtype is None else None
+        self._adapted = matrix.adapted(ctx, self._op) if adapters else None
         if self._adapted is not None:  # which are products of plain numbers
             self.input_quant = None
         self._sum = matrix.sum_of(ctx)

@@ -60,7 +60,10 @@ class AdaptedLinear:
         """Add to y [num_tokens, out_features], in place, what the step's adapters make of x."""
         if self._table.uses:
             use = self._table.uses[len(x)]
-            self._op(y, x, self._a, self._b, use.tokens)
+            own = y if y.dtype == x.dtype else x.new_zeros(y.shape)  # the slot has one type
+            self._op(own, x, self._a, self._b, use.tokens)
+            if own is not y:
+                y += own
             if use.changes == Changes.APART and self._gains is not None:
                 self._gains(y, use.tokens.places)
 

@@ -26,7 +26,7 @@ class Scores:
         self, ctx: BuildContext, name: str, count: int, in_features: int, bias: bool = False
     ) -> None:
         matrix = Matrix(ctx, [(name, count)], in_features, bias=bias, quantize=False)
-        self._linear = Linear(ctx, matrix, out_dtype="float32")
+        self._linear = Linear(ctx, matrix, out_dtype="float32", adapters=False)
         self._adapted: AdaptedLogits | None = None
         if ctx.adapters is not None:
             every = Split(((0, count),))

@@ -97,7 +97,7 @@ class Logits:
         quantize &= name == (adapted or name) or ctx.selector.judged.device.startswith(HOST.type)
         quantize &= not output_is_plain(ctx.format, name, (vocab_size, hidden_size), adapted)
         matrix = Matrix(ctx, parts, hidden_size, bias=bias, quantize=quantize, outputs=outputs)
-        self._linear = Linear(ctx, matrix, out_dtype="float32")
+        self._linear = Linear(ctx, matrix, out_dtype="float32", adapters=False)
         self._communicator, self._size = ctx.communicator, ctx.size
         self._adapted: AdaptedLogits | None = None
         if adapted and ctx.adapters is not None:

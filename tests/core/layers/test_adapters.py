@@ -41,6 +41,28 @@ def test_the_longest_unused_gives_way(ctx: BuildContext) -> None:
     assert not begin(table, None, None)
 
 
+@pytest.mark.parametrize("magnitude", [None, torch.rand(6) + 0.5], ids=["plain", "DoRA"])
+def test_a_product_of_another_type_takes_adapters(
+    ctx: BuildContext, magnitude: torch.Tensor | None
+) -> None:
+    """As weights of an indexer are, float32 in a model of bfloat16."""
+    table = AdapterTable(AdapterLimits(2, 3))
+    own = replace(ctx, dtype="bfloat16", adapters=table, cache_layers=[], weight_bytes=[])
+    linear = Linear(own, Matrix(own, [("w", 6)], 8), "float32")
+    weight, x = torch.randn(6, 8).bfloat16(), torch.randn(3, 8).bfloat16()
+    own.weights.feed("w.weight", weight)
+    pair = Factors(torch.randn(3, 8), torch.randn(6, 3), magnitude, scale=0.5)
+    table.load("a", table.own({"w": pair}))
+    assert begin(table, "a", None, "a")
+    y, whole = linear(x), weight.double() + 0.5 * pair.b.double() @ pair.a.double()
+    if magnitude is not None:
+        whole *= (magnitude / whole.norm(dim=1)).unsqueeze(1)
+    assert y.dtype == torch.float32
+    wanted = x.double() @ whole.T
+    wanted[1] = weight.double() @ x[1].double()
+    torch.testing.assert_close(y.double(), wanted, rtol=0.03, atol=0.1)
+
+
 def test_adapters_come_ahead_of_the_steps_that_need_them(ctx: BuildContext) -> None:
     table, linear = adapted(ctx, AdapterLimits(3, 2, (), 1))
     table._landing.open("cpu:0", Transfer(TransferSpec(2, fetches=True), ctx.selector.facts))

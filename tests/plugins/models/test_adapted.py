@@ -18,6 +18,7 @@ from hotshoe.errors import CheckpointError, ConfigError
 #: Variants, and the matrices of each that adapters may not change.
 FAMILIES = {
     "deepseek-v3-experts": "",  # latent attention, a router, shared experts
+    "deepseek-v3.2": "",  # an indexer
     "qwen3-next": "",  # the gated delta rule, gated attention, a gate of shared experts
     "mamba2": "",
     "nemotron-h": "",  # Mamba-2; modules have other names than files
