@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from hotshoe_models.gguf import dense, gemma4, hybrids, mixtures, spaces
+from hotshoe_models.gguf import dense, gemmas, hybrids, mixtures, spaces
 from hotshoe_models.gguf.dense import Values, rotation_of
 from hotshoe_models.gguf.hybrid_names import (
     FALCON_H1_NAMES,
+    GEMMA3N_NAMES,
     GEMMA4_NAMES,
     GRANITE_HYBRID_NAMES,
     LFM2_NAMES,
@@ -48,9 +48,6 @@ from hotshoe_models.gguf.names import (
     ROUTED_NAMES,
     STARCODER2_NAMES,
 )
-
-if TYPE_CHECKING:
-    pass
 
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
@@ -190,7 +187,8 @@ FAMILIES = {
     "gemma": Family("GemmaForCausalLM", norm_offset=1.0),
     "gemma2": Family("Gemma2ForCausalLM", dense.gemma2, GEMMA_NAMES, norm_offset=1.0),
     "gemma3": Family("Gemma3ForCausalLM", dense.gemma3, GEMMA_NAMES, norm_offset=1.0),
-    "gemma4": Family("Gemma4ForCausalLM", gemma4.gemma4, GEMMA4_NAMES, **gemma4.GEMMA4),
+    "gemma3n": Family("Gemma3nForCausalLM", gemmas.gemma3n, GEMMA3N_NAMES, **gemmas.GEMMA3N),
+    "gemma4": Family("Gemma4ForCausalLM", gemmas.gemma4, GEMMA4_NAMES, **gemmas.GEMMA4),
     "glm4": Family("Glm4ForCausalLM", dense.rotated_in_part, GLM4_NAMES),
     "granite": Family("GraniteForCausalLM", dense.granite, pairs=True),
     "granitehybrid": Family(

@@ -129,10 +129,27 @@ GEMMA4_OUTER = {
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
-GEMMA4_NAMES = {
+_INPUT_NAMES = {
     **GEMMA_NAMES,
-    "layer_output_scale.weight": "layer_scalar",
     "inp_gate": "per_layer_input_gate",
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
+}
+GEMMA4_NAMES = {**_INPUT_NAMES, "layer_output_scale.weight": "layer_scalar"}
+#: Matrices of all streams but one lie in one tensor.
+GEMMA3N_OUTER = {
+    **GEMMA4_OUTER,
+    "altup_proj": "model.altup_projections.{}",
+    "altup_unembd_proj": "model.altup_unembed_projections.{}",
+}
+GEMMA3N_NAMES = {
+    **_INPUT_NAMES,
+    "altup_correct_coef": "altup.correction_coefs",
+    "altup_correct_scale.weight": "altup.correct_output_scale",
+    "altup_predict_coef": "altup.prediction_coefs",
+    "altup_router": "altup.modality_router",
+    "altup_router_norm": "altup.router_norm",
+    "laurel_l": "laurel.linear_left",
+    "laurel_r": "laurel.linear_right",
+    "laurel_post_norm": "laurel.post_laurel_norm",
 }

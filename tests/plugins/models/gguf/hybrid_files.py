@@ -1,11 +1,13 @@
 """Writes tiny GGUF files of hybrids as converters do: their keys, and changes of tensors."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from tests.plugins.models.gguf.conftest import EXPERT_KEYS, paired, parts_of, vocabulary, write
 
 Parts = list[tuple[str, np.ndarray]]
@@ -23,6 +25,7 @@ ARCHS = {
     "Mamba2": "mamba2",
     "NemotronH": "nemotron_h",
     "Gemma4": "gemma4",
+    "Gemma3n": "gemma3n",
 }
 #: Those that a family has beside.
 FURTHER = ("nemotron_h_moe",)
@@ -311,6 +314,44 @@ def gemma4_factors(config: Any) -> np.ndarray:
     return np.array([1.0] * turned + [1e30] * (WIDE // 2 - turned), np.float32)
 
 
+def gemma3n_keys(config: Any) -> dict[str, Any]:
+    rope, normal = config.rope_parameters, torch.distributions.Normal(0, 1)
+    return {
+        "altup.active_idx": config.altup_active_idx,
+        "altup.num_inputs": config.altup_num_inputs,
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": [k == "sliding_attention" for k in config.layer_types],
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "feed_forward_length": list(config.intermediate_size),
+        "activation_sparsity_scale": [
+            normal.icdf(torch.tensor(float(x))).item() for x in config.activation_sparsity_pattern
+        ],
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
+        "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
+    }
+
+
+def gemma3n(name: str, found: np.ndarray, config: Any) -> Parts:
+    return [(name + ".weight" if name.endswith("_scale") else name, found)]
+
+
+def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Put matrices of further streams into one tensor."""
+    found: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        part, number, _ = re.fullmatch(r"(.*?)(\.\d)?(\.weight)?", name).groups()
+        if part.endswith(("altup_projections", "altup_unembed_projections")):
+            found.setdefault(f"{part}.weight", {})[number] = tensor
+        else:
+            found[name] = tensor
+    return {
+        name: np.stack(list(tensor.values())) if isinstance(tensor, dict) else tensor
+        for name, tensor in found.items()
+    }
+
+
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Qwen3Next": qwen_keys,
     "Qwen3_5": qwen_keys,
@@ -324,6 +365,7 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Mamba2": mamba_keys,
     "NemotronH": nemotron_keys,
     "Gemma4": gemma4_keys,
+    "Gemma3n": gemma3n_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3Next": qwen,
@@ -338,6 +380,7 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Mamba2": spaces,
     "NemotronH": nemotron,
     "Gemma4": gemma4,
+    "Gemma3n": gemma3n,
 }
 
 
@@ -356,12 +399,13 @@ def tensors_of(family: str, model: Any, arch: str = "") -> dict[str, np.ndarray]
     found: dict[str, np.ndarray] = {}
     if family == "Gemma4":
         found["rope_freqs.weight"] = gemma4_factors(config)
-    for name, tensor in model.state_dict().items():
+    state = {name: tensor.float().numpy() for name, tensor in model.state_dict().items()}
+    for name, tensor in stacked(state).items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if family == "NemotronH":
             name = name.replace("model.", "backbone.", 1)
-        for part, values in CHANGES[family](name, tensor.float().numpy(), config):
+        for part, values in CHANGES[family](name, tensor, config):
             called = names.get_name(part, try_suffixes=(".weight", ".bias", ".scale"))
             assert called is not None, part
             found[called] = np.ascontiguousarray(values)

@@ -24,7 +24,7 @@ HYBRIDS = [
     *("granite-hybrid", "granite-hybrid-dense", "falcon-h1", "falcon-h1-normed-last"),
     *("mamba", "mamba-biases", "falcon-mamba", "mamba2", "mamba2-biases"),
     *("nemotron-h", "nemotron-h-experts", "nemotron-h-latent-experts"),
-    "gemma4",
+    *("gemma4", "gemma3n"),
 ]
 VARIANTS = {name: BY_NAME[name] for name in HYBRIDS}
 #: With blocks of numbers that lie in one head of values each.
@@ -100,7 +100,8 @@ def config(tmp_path: Path):
         arch = ARCHS[variant.family]
         keys |= {f"{arch}.{key.replace('__', '.')}": value for key, value in changed.items()}
         keys = {key: value for key, value in keys.items() if value is not None}
-        tensors = {"token_embd.weight": np.ones((256, 64), np.float32)}
+        names = ("token_embd", "per_layer_token_embd", "blk.0.laurel_l")
+        tensors = {f"{name}.weight": np.ones((256, 64), np.float32) for name in names}
         if experts := keys.get(f"{arch}.expert_count"):
             tensors["blk.1.ffn_up_exps.weight"] = np.ones((experts, 40, 64), np.float32)
         return config_of(Metadata([Header(write(tmp_path / "m.gguf", arch, keys, tensors))]))
@@ -136,6 +137,8 @@ def test_a_mixture_need_not_tell_of_an_mlp(config) -> None:
         ("gemma4", {"feed_forward_length": [96, 96, 96, 50]}, "but must be one size, and in"),
         ("gemma4", {"attention__sliding_window": None}, "gemma4.attention.sliding_window is mis"),
         ("gemma4", {"embedding_length_per_layer_input": 0}, "key_length is 24, but rope_freqs"),
+        ("gemma3n", {"activation_sparsity_scale": [0.5]}, "but must be quantiles for 4 layers"),
+        ("gemma3n", {"altup__num_inputs": None}, "gemma3n.altup.num_inputs is missing"),
         ("qwen3.5", {"nextn_predict_layers": 3}, "nextn_predict_layers is 3, but must leave lay"),
     ],
 )

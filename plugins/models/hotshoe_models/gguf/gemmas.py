@@ -1,4 +1,4 @@
-"""What config.json would hold of Gemma 4, from the metadata of its GGUF files.
+"""What config.json would hold of Gemma 4 and Gemma 3n, from the metadata of their GGUF files.
 
 Source: see `hybrids`. Files with experts are not read: their factors of experts have no place
 beside matrices expert by expert.
@@ -6,15 +6,17 @@ beside matrices expert by expert.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hotshoe_models.gguf.dense import LAYER_TYPES, Values
-from hotshoe_models.gguf.hybrid_names import GEMMA4_OUTER
+from hotshoe_models.gguf.hybrid_names import GEMMA3N_OUTER, GEMMA4_OUTER
 from hotshoe_models.gguf.hybrids import has
 from hotshoe_models.gguf.metadata import Metadata
 
-#: Fields of the family.
+#: Fields of families.
 GEMMA4: dict[str, Any] = {"outer": GEMMA4_OUTER, "mixed": True}
+GEMMA3N = {**GEMMA4, "outer": GEMMA3N_OUTER}
 #: What a file divides the frequencies of pairs by that do not turn, or more.
 STILL = 1e29
 KV, PER_LAYER = "attention.head_count_kv", "per_layer_token_embd"
@@ -58,7 +60,7 @@ def _slides(meta: Metadata) -> list[bool]:
     key, layers = "attention.sliding_window_pattern", meta.integer("block_count")
     found = meta.get(key)
     if not isinstance(found, list) or len(found) != layers:
-        raise meta.refuse(f"gemma4.{key}", f"but must say it of {layers} layers")
+        raise meta.refuse(f"{meta.arch}.{key}", f"but must say it of {layers} layers")
     return [bool(slide) for slide in found]
 
 
@@ -103,3 +105,42 @@ def _rotations(meta: Metadata, wide: int, local: int) -> Values:
             "rope_theta": meta.number("rope.freq_base_swa"),
         },
     }
+
+
+def gemma3n(meta: Metadata) -> Values:
+    """Layers differ in windows, in the sizes of MLPs, and in how sparse these are."""
+    slides = _slides(meta)
+    full, local = meta.number("rope.freq_base"), meta.number("rope.freq_base_swa", 10_000.0)
+    return {
+        "layer_types": [LAYER_TYPES[slide] for slide in slides],
+        "intermediate_size": meta.sizes("feed_forward_length"),
+        "attention_bias": has(meta, "attn_q.bias"),
+        "sliding_window": meta.integer("attention.sliding_window"),
+        "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
+        "hidden_size_per_layer_input": meta.integer("embedding_length_per_layer_input"),
+        "vocab_size_per_layer_input": meta.shape(f"{PER_LAYER}.weight")[0],
+        "altup_active_idx": meta.integer("altup.active_idx", 0),
+        "altup_num_inputs": meta.integer("altup.num_inputs"),
+        "altup_correct_scale": has(meta, "altup_correct_scale.weight"),
+        "num_kv_shared_layers": meta.integer("attention.shared_kv_layers", 0),
+        "laurel_rank": meta.shape("blk.0.laurel_l.weight")[0],
+        "activation_sparsity_pattern": _sparsity(meta, len(slides)),
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": full},
+            "sliding_attention": {"rope_type": "default", "rope_theta": local},
+        },
+    }
+
+
+def _sparsity(meta: Metadata, layers: int) -> list[float]:
+    """Return the share of channels that each MLP drops; files have its quantile of a normal.
+
+    Raises:
+        CheckpointError: There is none for each layer.
+    """
+    key = "activation_sparsity_scale"
+    found = meta.get(key)
+    right = isinstance(found, list) and len(found) == layers
+    if not right or not all(type(x) is float and x < 10 for x in found):
+        raise meta.refuse(f"gemma3n.{key}", f"but must be quantiles for {layers} layers")
+    return [0.5 * (1 + math.erf(x / math.sqrt(2))) for x in found]
