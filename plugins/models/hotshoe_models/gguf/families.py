@@ -51,7 +51,7 @@ from hotshoe_models.gguf.names import (
 
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
-_LAYER = re.compile(r"blk\.(\d+)\.([\w.]+?)(?:\.(weight|bias|scale))?")
+_LAYER = re.compile(r"blk\.(\d{1,9})\.([\w.]+?)(?:\.(weight|bias|scale))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,3 +12,8 @@ def test_every_family_is_tested() -> None:
     hybrids = {*hybrid_files.ARCHS.values(), *hybrid_files.FURTHER}
     written = {*ARCHS.values(), *test_dense.ALIKE, "qwen3vlmoe", *hybrids}
     assert written == {*FAMILIES, *MIXTURES}
+
+
+def test_a_number_that_no_layer_has_is_no_layer() -> None:
+    name = f"blk.{'1' * 5000}.attn_norm.weight"
+    assert FAMILIES["qwen35"].known_as(name) == name
