@@ -174,10 +174,10 @@ struct Planner {
 
 void check_sizes(const AttentionArgs& args) {
   const bool heads = args.num_kv_heads > 0 && args.num_heads % args.num_kv_heads == 0;
-  const bool dim = args.head_dim >= 8 && args.head_dim <= 256 && args.head_dim % 8 == 0;
+  const bool dim = args.head_dim >= 8 && args.head_dim <= 512 && args.head_dim % 8 == 0;
   const bool block = args.block_size >= 8 && std::has_single_bit(unsigned(args.block_size));
   if (!heads) throw std::invalid_argument("num_heads must be a multiple of num_kv_heads");
-  if (!dim) throw std::invalid_argument("head_dim must be a multiple of 8 up to 256");
+  if (!dim) throw std::invalid_argument("head_dim must be a multiple of 8 up to 512");
   if (!block) throw std::invalid_argument("block_size must be a power of two from 8");
   if (!(args.scale > 0)) throw std::invalid_argument("scale must be positive");
 }

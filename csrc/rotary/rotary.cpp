@@ -21,7 +21,7 @@ namespace nb = nanobind;
 namespace hotshoe {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 512;
 constexpr int kTokensAtOnce = 16;      // whose keys are written together
 constexpr int kHeadsAtOnce = 16;       // whose norms do not wait for each other
 constexpr int kMinTokensPerThread = 4;  // below, waking a thread costs more
@@ -215,7 +215,7 @@ void process_tokens(const RotaryArgs& args, int begin, int end) {
 
 void check(const RotaryArgs& args) {
   const bool dim = args.head_dim > 0 && args.head_dim <= kMaxHeadDim && args.head_dim % 2 == 0;
-  if (!dim) throw std::invalid_argument("head_dim must be even and at most 256");
+  if (!dim) throw std::invalid_argument("head_dim must be even and at most 512");
   if (args.rotary_dim < 0 || args.rotary_dim > args.head_dim || args.rotary_dim % 2) {
     throw std::invalid_argument("rotary_dim must be even and at most head_dim");
   }

@@ -236,7 +236,7 @@ def test_shared_prefixes_of_other_sizes(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 104, 128, 256])
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 104, 128, 256, 464, 512])
 def test_head_dims(
     native: ModuleType, head_dim: int, dtype: torch.dtype, rng: torch.Generator
 ) -> None:

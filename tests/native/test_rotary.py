@@ -34,7 +34,7 @@ CASES = {
     "norm-only": Case(norm=True, rotary_dim=0),
     "tiny": Case(num_heads=1, num_kv_heads=1, head_dim=8, rotary_dim=6, block_size=8),
     "many-heads": Case(num_heads=18, num_kv_heads=1, norm=True),
-    "large": Case(num_heads=3, num_kv_heads=3, head_dim=256, rotary_dim=256, norm=True),
+    "large": Case(num_heads=3, num_kv_heads=3, head_dim=512, rotary_dim=512, norm=True),
 }
 
 
@@ -126,7 +126,7 @@ def test_matches_float64(
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [((258, 64, 16), "head_dim"), ((64, 66, 16), "rotary_dim"), ((64, 64, 5), "block_size")],
+    [((514, 64, 16), "head_dim"), ((64, 66, 16), "rotary_dim"), ((64, 64, 5), "block_size")],
 )
 def test_impossible_sizes_are_refused(
     native: ModuleType, sizes: tuple[int, int, int], message: str

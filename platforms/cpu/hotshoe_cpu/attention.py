@@ -11,7 +11,7 @@ from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict, w
 from hotshoe_cpu.kv import ITEM_BYTES, entry, layout, refusals, stored
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 MIN_BLOCK_SIZE = 8
 LINE_BYTES = 64
 

@@ -167,7 +167,7 @@ def check_steps(spec: AttentionSpec, facts: DeviceFacts, rng: torch.Generator) -
         ({"kv_dtype": "float16"}, "kv_dtype float16 differs"),
         ({"kv_dtype": "int8"}, "kv_dtype int8 needs kv_scales"),
         ({"head_dim": 60}, "head_dim 60"),
-        ({"head_dim": 264}, "head_dim 264"),
+        ({"head_dim": 520}, "head_dim 520"),
         ({"block_size": 48}, "block_size 48"),
         ({"block_size": 4}, "block_size 4"),
         ({"scale": 0.0}, "scale 0.0"),

@@ -56,7 +56,7 @@ def test_a_row_that_is_not_finite_spoils_its_request_alone(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"head_dim": 12}, "head_dim 12 is not a multiple of 8 up to 256"),
+        ({"head_dim": 12}, "head_dim 12 is not a multiple of 8 up to 512"),
         ({"scale": -1.0}, "scale -1.0 is not positive"),
         ({"num_kv_heads": 3}, "not 4 for 3"),
         ({"dtype": "float64"}, "float64"),

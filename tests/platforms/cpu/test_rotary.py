@@ -55,7 +55,7 @@ def test_matches_the_reference(
     [
         ({"layout": PLAIN_LAYOUT}, "layout plain is not written here"),
         ({"kv_dtype": "bfloat16"}, "kv_dtype bfloat16 differs"),
-        ({"head_dim": 258}, "head_dim 258"),
+        ({"head_dim": 514}, "head_dim 514"),
         ({"block_size": 15}, "block_size 15"),
     ],
 )

@@ -64,7 +64,7 @@ def test_steps(facts: DeviceFacts, steps: Trees, dtype: str) -> None:
         ({"window": 9}, "nodes of trees have no distances"),
         ({"alibi": Alibi(4)}, "nodes of trees have no distances"),
         ({"kv_dtype": "float8_e4m3fn", "kv_scales": "tensor"}, "kv_scales of a checkpoint"),
-        ({"head_dim": 288}, "head_dim 288 is not a multiple of 8 up to 256"),
+        ({"head_dim": 520}, "head_dim 520 is not a multiple of 8 up to 512"),
     ],
 )
 def test_refusals(facts: DeviceFacts, changes: dict[str, object], reason: str) -> None:
