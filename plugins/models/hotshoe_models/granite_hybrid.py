@@ -9,7 +9,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.bamba import DEFAULTS as BAMBA
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.granite import MOE_DEFAULTS, factors, granite_experts
+from hotshoe_models.granite import BY_NAME, MOE_DEFAULTS, NAMES, factors, granite_experts
 from hotshoe_models.llama import llama_spec
 from hotshoe_models.mixtures import with_expert_defaults, with_experts
 from hotshoe_models.spec import WeightNames
@@ -26,9 +26,6 @@ DEFAULTS = {
 #: Types of layers, as files have spelt them, and their mixers.
 STATES, ATTENTION = ("linear_attention", "mamba"), ("full_attention", "attention")
 TYPES = {**dict.fromkeys(STATES, "state"), **dict.fromkeys(ATTENTION, "attention")}
-NAMES = WeightNames(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear")
-#: Of files that have gate and up apart.
-APART = replace(NAMES, gate_up=("shared_mlp.gate_proj", "shared_mlp.up_proj"))
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -46,7 +43,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     bias, conv_bias = flag(config, "mamba_proj_bias"), flag(config, "mamba_conv_bias")
     biases = {"in_bias": bias, "out_bias": bias, "conv_bias": conv_bias}
     block = state_block(config, ctx, eps=number(config, "rms_norm_eps"), **biases)
-    names = APART if config.get("experts_by_name") else NAMES
+    parts = BY_NAME if config.get("experts_by_name") else NAMES
+    names = WeightNames(gate_up=parts.shared_gate_up, down=parts.shared_down)
     differences = {**factors(config), "names": names, "intermediate_size": size, "state": block}
     return DenseDecoder(llama_spec(config, layers, **differences), ctx)
 
