@@ -25,7 +25,7 @@ from hotshoe.layers.formats import (
 )
 from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
 from hotshoe.layers.indexer import Asked, Chooser, Indexer
-from hotshoe.layers.latent import LatentAttention
+from hotshoe.layers.latent import LatentAttention, LatentNames
 from hotshoe.layers.limits import before_silu, clamped
 from hotshoe.layers.linear import Linear
 from hotshoe.layers.matrix import Matrix
@@ -76,6 +76,7 @@ __all__ = [
     "Holder",
     "Indexer",
     "LatentAttention",
+    "LatentNames",
     "LayerNorm",
     "Linear",
     "Logits",

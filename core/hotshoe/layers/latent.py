@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,35 @@ from hotshoe.layers.norm import RMSNorm
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.rows import RowLayer
 from hotshoe.layers.split import Section
-from hotshoe.slots import CacheView, MlaAttentionSpec, SparseMlaSpec, StepShape, whole_step
+from hotshoe.layers.weights import Place
+from hotshoe.slots import (
+    CacheView,
+    MlaAttentionSpec,
+    SparseMlaSpec,
+    StepShape,
+    renewed,
+    whole_step,
+)
 from hotshoe.slots.reference.compressed import places_of
 from hotshoe.slots.reference.linear import plain_weight
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe.types.cache import CacheKind
+
+
+@dataclass(frozen=True, slots=True)
+class LatentNames:
+    """Checkpoint names of weights that lie between the projections.
+
+    Attributes:
+        up: The matrix that makes keys and values of latents.
+        latents: The latents' norm; or a layer before this one that asks the same and whose rows it
+            reads: it then needs no cache, and makes keys and values of them by its own matrix.
+        sinks: Logits of the heads beside chosen tokens; None for none.
+    """
+
+    up: str
+    latents: str | LatentAttention
+    sinks: str | None = None
 
 
 class LatentAttention(RowLayer):
@@ -35,11 +59,8 @@ class LatentAttention(RowLayer):
         ctx: The build context; the layer registers itself there for a cache.
         spec: The model's heads; `num_heads` is divided among the ranks.
         rotary: The rotation, over `rope_dim` channels.
-        up: Checkpoint name of the matrix.
-        latents: Checkpoint name of the latents' norm; or a layer before this one that asks the same
-            and whose rows it reads: it then needs no cache, and makes keys and values of these rows
-            by its own matrix.
-        norm_eps: Its epsilon.
+        names: Of the weights, and whose rows it reads.
+        norm_eps: Epsilon of the latents' norm.
         seen: What chooses the tokens that are attended to, for this layer or one before; or how
             many a query sees, itself included, which are chosen tokens to a kernel; None for all.
 
@@ -58,8 +79,7 @@ class LatentAttention(RowLayer):
         ctx: BuildContext,
         spec: MlaAttentionSpec,
         rotary: Rotary,
-        up: str,
-        latents: str | LatentAttention,
+        names: LatentNames,
         norm_eps: float,
         seen: Chooser | int | None = None,
     ) -> None:
@@ -69,18 +89,21 @@ class LatentAttention(RowLayer):
         rows = spec.nope_dim + spec.v_dim
         heads = ctx.split("attention heads", Section(spec.num_heads, rows))
         self.spec = replace(spec, num_heads=heads.size // rows, interleaved=rotary.interleaved)
-        takers = ctx.adapters if ctx.adapters is not None and ctx.adapters.takes([up]) else None
+        takers = (
+            ctx.adapters if ctx.adapters is not None and ctx.adapters.takes([names.up]) else None
+        )
         if takers is not None:
             self.spec = replace(self.spec, adapted=True)
         slot: str = "mla_attention"
         asked: Any = self.spec
         top_k = window if indexer is None else indexer.top_k
         if top_k is not None:
-            slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, top_k)
+            slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, top_k, bool(names.sinks))
+        assert names.sinks is None or top_k is not None
         self._asked = (slot, asked)
         self._op = ctx.selector.choose(slot, asked)
         self._indexer, self._window = indexer, window
-        parts = [(up, spec.num_heads * rows)]
+        parts, latents = [(names.up, spec.num_heads * rows)], names.latents
         # Each head's part is multiplied alone, so it is kept in the model's type, and what only
         # loading would quantize is not quantized.
         self._matrix = Matrix(
@@ -92,6 +115,9 @@ class LatentAttention(RowLayer):
         if takers is not None:
             [share] = self._matrix.shares()
             self._adapted = AdaptedLatents(ctx, takers, share, self.spec, lambda: self.up_scale)
+        self._sinks: Tensor | None = None
+        if names.sinks is not None:
+            self._expect_sinks(ctx, names.sinks, spec.num_heads)
         self._cos_sin = rotary.table
         self._source = None if isinstance(latents, str) else latents
         if not isinstance(latents, str):
@@ -111,6 +137,22 @@ class LatentAttention(RowLayer):
         if self.up_scale != 1.0:
             up = up * self.up_scale
         self._op.load(up.view(spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim))
+
+    def _expect_sinks(self, ctx: BuildContext, name: str, num_heads: int) -> None:
+        self._heads = ctx.split("attention heads", Section(num_heads))
+        self._sinks = torch.zeros(self.spec.num_heads, device=ctx.device)
+        holder = ctx.holder(*self._asked, "float32", self)
+        place = Place(holder, "sinks", (0, self.spec.num_heads), ())
+        ctx.weights.expect(name, (num_heads,), self._take, place=place)
+
+    def _take(self, sinks: Tensor) -> None:
+        assert self._sinks is not None
+        [own] = self._heads.within(0, len(sinks))
+        self._sinks = renewed(self._sinks, sinks[own].to(self._sinks, copy=True))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the logits [num_heads] of this rank, if there are any."""
+        return {} if self._sinks is None else {"sinks": self._sinks}
 
     def _prepare(self, window: int, shape: StepShape, view: CacheView) -> tuple[Any, Tensor]:
         """Have a step prepared, and choose the tokens that each query sees, the last one first."""
@@ -175,9 +217,9 @@ class LatentAttention(RowLayer):
             if asked is not None:
                 self._indexer.choose(asked, views)
             chosen = (self._indexer.chosen,)
+        beside: dict[str, Any] = {} if self._sinks is None else {"sinks": self._sinks}
         adapters = None if self._adapted is None else self._adapted.of(len(q))
         if adapters is not None:
-            adapted: Tensor = self._op(q, kept.cache, prepared, *chosen, adapters=adapters)
-            return adapted
-        out: Tensor = self._op(q, kept.cache, prepared, *chosen)
+            beside["adapters"] = adapters
+        out: Tensor = self._op(q, kept.cache, prepared, *chosen, **beside)
         return out

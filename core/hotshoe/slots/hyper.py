@@ -21,10 +21,14 @@ class HyperConnectionSpec:
 
     - `count` logits say what the next block takes: the sum of the streams, each by the sigmoid of
       its logit, plus `eps`.
-    - `count` logits say how the block's output joins: stream i by twice the sigmoid of logit i.
+    - `count` logits say how the block's output joins: stream i by `magnitude` times the sigmoid of
+      logit i.
     - `count * count` logits say how streams mix behind the block. A softmax over each row, plus
       `eps`; then columns are divided by their sums plus `eps`. Rows and columns follow in turn, so
       that columns are divided `iterations` times in all.
+
+    Where streams do not mix there are no logits of the third kind: each stream stays as it is, and
+    `eps` is added to the factor by which a block's output joins it.
 
     Attributes:
         count: Streams.
@@ -34,6 +38,8 @@ class HyperConnectionSpec:
         norm_eps: Of the norm.
         dtype: Of the streams.
         ends: Whether no block follows: there are only the logits of the first kind.
+        mixes: Whether streams mix behind a block; also of the one in front.
+        magnitude: Factor on the sigmoids by which a block's output joins.
     """
 
     count: int
@@ -43,11 +49,18 @@ class HyperConnectionSpec:
     norm_eps: float
     dtype: str
     ends: bool = False
+    mixes: bool = True
+    magnitude: float = 2.0
 
     @property
     def gates(self) -> int:
         """Numbers of a token that say how the next block's output joins."""
-        return 0 if self.ends else self.count * (1 + self.count)
+        return 0 if self.ends else self.joining
+
+    @property
+    def joining(self) -> int:
+        """Numbers of a token that say how a block's output joins."""
+        return self.count * (1 + self.count * self.mixes)
 
     @property
     def outputs(self) -> int:
@@ -57,7 +70,7 @@ class HyperConnectionSpec:
     @property
     def scales(self) -> int:
         """Groups of logits."""
-        return 1 if self.ends else 3
+        return 1 if self.ends else 2 + self.mixes
 
 
 class HyperConnectionOp(Protocol):
@@ -76,8 +89,8 @@ class HyperConnectionOp(Protocol):
         Args:
             streams: [n, count, hidden_size], before the block; channels are dense. The first ones
                 of a model may be one tensor, expanded.
-            block: What the block put out [n, hidden_size], and the gates [n, count * (1 + count)]
-                that were returned in front of it; None where no block precedes.
+            block: What the block put out [n, hidden_size], and the gates [n, spec.joining] that
+                were returned in front of it; None where no block precedes.
             fn: [outputs, count * hidden_size] float32.
             base: [outputs] float32.
             scale: [scales] float32, one for each group of logits.
@@ -85,7 +98,7 @@ class HyperConnectionOp(Protocol):
         Returns:
             The streams [n, count, hidden_size], those of the arguments without a block; what the
             next block takes [n, hidden_size]; gates [n, spec.gates] float32: a factor of each
-            stream, then the mixing matrix, whose entry (i, j) is the share of stream i in the next
-            stream j.
+            stream, then, where streams mix, the matrix whose entry (i, j) is the share of stream i
+            in the next stream j.
         """
         ...

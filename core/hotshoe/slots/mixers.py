@@ -149,6 +149,7 @@ class SparseMlaOp(Protocol):
         prepared: Any,
         chosen: Tensor,
         adapters: LatentAdapters | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -158,6 +159,7 @@ class SparseMlaOp(Protocol):
             prepared: What `prepare` returned for this step.
             chosen: [num_tokens, top_k] int32, as `IndexerOp` returns it.
             adapters: As for `MlaAttentionOp`.
+            sinks: [num_heads] float32, where the specification has them; else left out.
 
         Returns:
             [num_tokens, num_heads * v_dim], model dtype, contiguous.

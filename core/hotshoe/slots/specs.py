@@ -240,10 +240,15 @@ class IndexerSpec:
 
 @dataclass(frozen=True, slots=True)
 class SparseMlaSpec:
-    """Latent attention in which each query attends to chosen tokens alone, `top_k` at most."""
+    """Latent attention in which each query attends to chosen tokens alone, `top_k` at most.
+
+    Attributes:
+        sinks: A learned logit of each head joins the softmax's denominator.
+    """
 
     attention: MlaAttentionSpec
     top_k: int
+    sinks: bool = False
 
     @property
     def dtype(self) -> str:

@@ -31,7 +31,8 @@ def supports_choice(spec: IndexerSpec, facts: DeviceFacts) -> Verdict:
 
 def supports(spec: SparseMlaSpec, facts: DeviceFacts) -> Verdict:
     """Judge types; sizes are free."""
-    return judge(facts, spec.dtype, _refusals(spec.attention, spec.top_k))
+    reasons = {**_refusals(spec.attention, spec.top_k), "sinks beside chosen tokens": spec.sinks}
+    return judge(facts, spec.dtype, reasons)
 
 
 def _refusals(spec: MlaAttentionSpec | IndexerSpec, top_k: int) -> dict[str, bool]:
@@ -84,6 +85,7 @@ class SparseMlaAttention(sparse_mla_attention.SparseMlaAttention):
         prepared: AttentionMetadata,
         chosen: Tensor,
         adapters: LatentAdapters | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         up, chosen = self._dense.up, chosen.contiguous()
         return self._absorbed(q, cache, prepared, up, chosen, adapters)

@@ -28,7 +28,12 @@ def supports(spec: HyperConnectionSpec, facts: DeviceFacts) -> Verdict:
     known, most = accepts.supports(spec, facts), MOST_STREAMS
     if not known.accepted:
         return known
-    return judge(facts, spec.dtype, {f"{spec.count} streams are above {most}": spec.count > most})
+    reasons = {
+        f"{spec.count} streams are above {most}": spec.count > most,
+        "streams that do not mix": not spec.mixes,
+        f"a magnitude of {spec.magnitude}, not 2": spec.magnitude != 2.0,
+    }
+    return judge(facts, spec.dtype, reasons)
 
 
 class HyperConnection:

@@ -26,7 +26,7 @@ from hotshoe_triton.attention import (
     request_block,
     zeroed,
 )
-from hotshoe_triton.device import arch_of, chaining, next_power_of_2
+from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.kv import row_constants, row_views
 
 #: Chosen rows below which sharing them costs more than it gains.
@@ -35,7 +35,10 @@ SHARE = 128
 
 def supports(spec: SparseMlaSpec, facts: DeviceFacts) -> Verdict:
     """Judge sizes and types, as `latent.py` does."""
-    return latent.supports(spec.attention, facts)
+    known = latent.supports(spec.attention, facts)
+    if not known.accepted:
+        return known
+    return judge(facts, spec.dtype, {"sinks beside chosen tokens": spec.sinks})
 
 
 class SparseMlaAttention:
@@ -95,6 +98,7 @@ class SparseMlaAttention:
         prepared: AttentionMetadata,
         chosen: Tensor,
         adapters: LatentAdapters | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         dense, step, tokens = self._dense, prepared, len(q)
         if not tokens:

@@ -157,7 +157,8 @@ class HyperConnection:
         assert spec.hyper is not None
         hyper, size = spec.hyper, spec.hidden_size
         numbers = (hyper.count, size, hyper.iterations, hyper.eps, spec.norm_eps)
-        asked = HyperConnectionSpec(*numbers, ctx.dtype, ends)
+        joins = (hyper.mixes, hyper.magnitude)
+        asked = HyperConnectionSpec(*numbers, ctx.dtype, ends, *joins)
         self._op: HyperConnectionOp = ctx.selector.choose("hyper_connection", asked)
         self._held = dict[str, Tensor]()
         holder = ctx.holder("hyper_connection", asked, "float32", self)

@@ -20,6 +20,7 @@ from hotshoe.layers import (
     HeadTemperature,
     Indexer,
     LatentAttention,
+    LatentNames,
     LayerNorm,
     Linear,
     Matrix,
@@ -69,7 +70,7 @@ class LatentMixer:
         if latent.rope_norm is not None:
             name = prefix + latent.rope_norm
             self._rope_norm = RMSNorm(ctx, name, latent.rope_dim, latent.norm_eps)
-        self._gates = None if latent.gate is None else _gates(spec, ctx, prefix + latent.gate)
+        self._gates = None if latent.gate is None else _gates(spec, ctx, latent, prefix)
         self._temperature = spec.layers[i].temperature
         rotary, mixer = rotaries[rotation], spec.layers[i].mixer
         self._index = _Index(spec, ctx, latent, rotary, prefix) if mixer == "indexed" else None
@@ -127,10 +128,12 @@ def _rows(spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, prefix: str)
     return Linear(ctx, Matrix(ctx, rows, spec.hidden_size, bias=latent.bias, quantize=quantize))
 
 
-def _gates(spec: DecoderSpec, ctx: BuildContext, name: str) -> Linear:
-    """Build the matrix that makes a gate for each of this rank's heads."""
-    heads, quantize = ctx.split(WHAT, Section(spec.num_heads)), spec.quantizes("qkv", ctx.format)
-    rows = [(name, spec.num_heads)]
+def _gates(spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, prefix: str) -> Linear:
+    """Build the matrix that makes a gate for each of this rank's heads, or of their channels."""
+    width = latent.v_dim if latent.channel_gates else 1
+    heads = ctx.split(WHAT, Section(spec.num_heads, width))
+    quantize = spec.quantizes("qkv", ctx.format)
+    rows = [(f"{prefix}{latent.gate}", spec.num_heads * width)]
     return Linear(ctx, Matrix(ctx, rows, spec.hidden_size, quantize=quantize, outputs=heads))
 
 
@@ -204,6 +207,7 @@ class _Index:
             return Matrix(ctx, [(f"{prefix}indexer.{name}", rows)], columns, quantize=quantize)
 
         heads, head_dim = index.num_heads, index.head_dim
+        self._shape, self._last = (-1, heads, head_dim), rotary.rotary_dim if index.last else 0
         self.chooser = _chooser(ctx, index, rotary, f"{prefix}indexer.{GATES}_ape")
         self._gate: Linear | None = None
         if index.group is not None:
@@ -226,6 +230,10 @@ class _Index:
         q = self._q(latents if self._input_norm is None else self._input_norm(hidden))
         if self._grow is not None:
             q = self._grow(q, batch.positions)
+        if self._last:  # products are the same whatever the order of channels
+            q = q.view(self._shape).roll(self._last, -1).flatten(1)
+            assert isinstance(key, Tensor)
+            key = key.roll(self._last, -1)
         return self.chooser.write(q, key, self._weights(hidden), batch)
 
 
@@ -283,8 +291,11 @@ def _attention(
             spec.attention_scale if latent.scale is None else latent.scale,
         ),
         rotary,
-        f"{prefix}kv_b_proj",
-        f"{prefix}kv_a_layernorm" if source is None else source,
+        LatentNames(
+            f"{prefix}kv_b_proj",
+            f"{prefix}kv_a_layernorm" if source is None else source,
+            None if latent.sinks is None else prefix + latent.sinks,
+        ),
         latent.norm_eps,
         seen,
     )

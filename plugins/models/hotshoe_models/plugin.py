@@ -60,6 +60,7 @@ ARCHITECTURES = {
     "GraniteMoeHybridForCausalLM": "hotshoe_models.granite_hybrid:build",
     "GraniteMoeSharedForCausalLM": "hotshoe_models.granite:build_moe",
     "HYV3ForCausalLM": "hotshoe_models.hunyuan3:build",
+    "HYV4ForCausalLM": "hotshoe_models.hunyuan4:build",
     "HunYuanDenseV1ForCausalLM": "hotshoe_models.hunyuan:build",
     "HunYuanMoEV1ForCausalLM": "hotshoe_models.hunyuan:build_moe",
     "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",

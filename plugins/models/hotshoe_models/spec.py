@@ -229,6 +229,7 @@ class IndexSpec:
         temperature: Name within it of learned factors on q; None for none.
         group: Tokens that are chosen together, by one key that their keys make; None where each
             is chosen by its own. See `hotshoe.layers.GroupIndexer`.
+        last: The last channels of its heads and keys are rotated, not the first.
     """
 
     num_heads: int
@@ -239,6 +240,7 @@ class IndexSpec:
     group: int | None = None
     input_norm: str | None = None
     temperature: str | None = None
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +260,8 @@ class LatentSpec:
         up_scale: Factor on the normed latents that keys and values are made of.
         gate: Name within attention of a matrix that makes a gate for each head, whose sigmoid
             scales what the head puts out; None for none.
+        channel_gates: It makes one for each channel.
+        sinks: Name within attention of a logit of each head, beside chosen tokens; None for none.
         gated: The matrix that makes q takes latents normed and as they are, and its rows of a head
             are followed by those of a gate for each channel that the head puts out.
         norm_eps: Epsilon of both latents' norms.
@@ -276,6 +280,8 @@ class LatentSpec:
     bias: bool = False
     up_scale: float = 1.0
     gate: str | None = None
+    channel_gates: bool = False
+    sinks: str | None = None
     gated: bool = False
     norm_eps: float = 1e-6
     rope_norm: str | None = None

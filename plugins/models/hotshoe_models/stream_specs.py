@@ -13,6 +13,7 @@ class HyperSpec:
         count: How many there are.
         iterations: Of the mixing matrix's columns and rows, each normalized so often in turn.
         eps: Added to sums that are divided by, and to factors.
+        mixes, magnitude: As in `hotshoe.slots.HyperConnectionSpec`.
         mean: Behind the last block they are averaged; else weights say how they are added.
     """
 
@@ -20,6 +21,8 @@ class HyperSpec:
     iterations: int
     eps: float
     mean: bool = False
+    mixes: bool = True
+    magnitude: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from hotshoe.layers import (
     ForwardBatch,
     Indexer,
     LatentAttention,
+    LatentNames,
     Rotary,
     Rotation,
     assign_views,
@@ -30,7 +31,7 @@ def make(ctx):
     """Build an indexer, the attention behind it, and attention that shares its choice."""
     indexer = Indexer(ctx, SPEC, ROTARY)
     layers = [
-        LatentAttention(ctx, ATTENTION, ROTARY, f"{n}.up", f"{n}.norm", 1e-6, indexer)
+        LatentAttention(ctx, ATTENTION, ROTARY, LatentNames(f"{n}.up", f"{n}.norm"), 1e-6, indexer)
         for n in ("a", "b")
     ]
     layout = lay_out([layer.cache_spec for layer in ctx.cache_layers], 32, 32)

@@ -10,6 +10,7 @@ from hotshoe.layers import (
     BuildContext,
     ForwardBatch,
     LatentAttention,
+    LatentNames,
     OnlineFormat,
     Rotary,
     Rotation,
@@ -29,7 +30,7 @@ ROTARY = Rotary.build(Rotation((1.0, 0.5), interleaved=True), 32, "cpu", 2**30)
 
 def make(ctx, blocks=6, window=None, **fields):
     spec = replace(SPEC, kv_dtype=ctx.kv_dtype, **fields)
-    layer = LatentAttention(ctx, spec, ROTARY, "kv_b", "kv_norm", 1e-6, window)
+    layer = LatentAttention(ctx, spec, ROTARY, LatentNames("kv_b", "kv_norm"), 1e-6, window)
     layer.allocate_cache(blocks)
     layer.cache.fill_(torch.nan)
     return layer
@@ -125,8 +126,8 @@ def test_a_layer_may_read_anothers_rows(ctx, window):
     """By a matrix of its own, as if it had written equal rows itself."""
     source = make(ctx, window=window)
     spec = source.spec
-    reader = LatentAttention(ctx, spec, ROTARY, "own", source, 1e-6, window)
-    plain = LatentAttention(ctx, spec, ROTARY, "own", "kv_norm", 1e-6, window)
+    reader = LatentAttention(ctx, spec, ROTARY, LatentNames("own", source), 1e-6, window)
+    plain = LatentAttention(ctx, spec, ROTARY, LatentNames("own", "kv_norm"), 1e-6, window)
     assert ctx.cache_layers == [source, plain]
     plain.allocate_cache(6)
     own, _ = weights()

@@ -112,3 +112,5 @@ def test_refusals(facts: DeviceFacts) -> None:
     assert "multiples of 16 bytes, not 24" in sparse.supports_choice(odd, facts).reason
     spec = SparseMlaSpec(replace(LATENT, dtype="float64"), 3)
     assert "element type float64" in sparse.supports(spec, facts).reason
+    beside = SparseMlaSpec(LATENT, 3, sinks=True)
+    assert "sinks beside chosen tokens" in sparse.supports(beside, facts).reason

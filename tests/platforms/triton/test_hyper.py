@@ -56,6 +56,8 @@ def test_channels_are_split_among_all_units(facts: DeviceFacts, monkeypatch) -> 
     ("changes", "reason"),
     [
         ({"count": 9}, "9 streams are above 8"),
+        ({"mixes": False}, "streams that do not mix"),
+        ({"magnitude": 1.0}, "a magnitude of 1.0, not 2"),
         ({"iterations": 0}, "at least once, not 4 of them 0 times"),
         ({"dtype": "float64"}, "float64"),
     ],

@@ -62,3 +62,5 @@ def test_refusals() -> None:
     facts = device_facts("sm_90")
     spec = replace(SPEC, attention=replace(SPEC.attention, latent_dim=1024))
     assert "latent_dim 1024 is above" in sparse.supports(spec, facts).reason
+    beside = sparse.supports(replace(SPEC, sinks=True), facts)
+    assert "sinks beside chosen tokens" in beside.reason

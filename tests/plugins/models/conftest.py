@@ -2484,6 +2484,35 @@ GLM5_NEXT = {
     "swiglu_limit": 1.5,
     "hc_mult": 3,
 }
+HY4 = {
+    **without(LATENT, "first_k_dense_replace"),
+    **INDEX,
+    **EXPERTS,
+    "num_hidden_layers": 4,
+    "n_routed_experts": 6,
+    "hc_mult": 3,
+    "swiglu_limit": 1.5,
+}
+VARIANTS += [
+    Variant("hy4", "HYV4", HY4, end_to_end=True, undivided=True),
+    Variant(
+        "hy4-described",
+        "HYV4",
+        {
+            **HY4,
+            **GROUPS,
+            "attention_bias": True,
+            "hc_magnitude": 1.5,
+            "hc_eps": 1e-3,
+            "mlp_layer_types": ["sparse", "dense"] * 2,
+            "indexer_types": ["full", "full", "shared", "full"],
+            "rope_parameters": YARN_ROPE,
+            **TIED,
+        },
+        raw=True,
+        undivided=True,
+    ),
+]
 GLM5_TOWER = {**QWEN_TOWER, "projection_intermediate_size": 32}
 VARIANTS += [
     Variant(
@@ -3058,7 +3087,7 @@ RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
-RECENT |= {"Glm5Next"}
+RECENT |= {"Glm5Next", "HYV4"}
 OLDEST = "5.24"
 
 

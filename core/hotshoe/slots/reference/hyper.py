@@ -14,7 +14,7 @@ class HyperConnection:
     def __init__(self, spec: HyperConnectionSpec, facts: DeviceFacts) -> None:
         self._spec = spec
         count = spec.count
-        self._sizes = [count] if spec.ends else [count, count, count * count]
+        self._sizes = [count, count, count * count][: spec.scales]
 
     def __call__(
         self,
@@ -36,14 +36,20 @@ class HyperConnection:
         taken = torch.einsum("nc,ncs->ns", factors, streams.float()).to(streams.dtype)
         if spec.ends:
             return streams, taken, flat.new_empty((len(flat), 0))
-        post, mix = rest
+        post = spec.magnitude * torch.sigmoid(rest[0])
+        if not spec.mixes:
+            return streams, taken, post + spec.eps
+        mix = rest[1]
         square = mix.view(len(mix), spec.count, spec.count)
         balanced = doubly_stochastic(square, spec.iterations, spec.eps)
-        return streams, taken, torch.cat((2.0 * torch.sigmoid(post), balanced.flatten(1)), 1)
+        return streams, taken, torch.cat((post, balanced.flatten(1)), 1)
 
     def joined(self, streams: Tensor, out: Tensor, gates: Tensor) -> Tensor:
         """Return the streams behind a block."""
         count = self._spec.count
+        if not self._spec.mixes:
+            added = gates[..., None] * out[:, None].float()
+            return (streams.float() + added).to(streams.dtype)
         post, mix = gates[:, :count], gates[:, count:].view(-1, count, count)
         mixed = torch.matmul(mix.mT.to(streams.dtype), streams)
         return torch.addcmul(mixed, post.to(out.dtype)[..., None], out[:, None])

@@ -36,6 +36,7 @@ class SparseMlaAttention:
         prepared: AttentionMetadata,
         chosen: Tensor,
         adapters: LatentAdapters | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         spec, size = self._spec, self._spec.block_size
         rows, wide = cache.flatten(0, 1), widened(self._spec, q, self._dense.up, adapters)
@@ -50,11 +51,18 @@ class SparseMlaAttention:
             blocks = prepared.block_table[requests[part].unsqueeze(1), at // size].long()
             slots = blocks * size + at % size
             found = unpacked(spec.row, rows[slots])
-            mixed[part] = attend(spec, wide[part], q[part], found, chosen[part] >= 0)
+            mixed[part] = attend(spec, wide[part], q[part], found, chosen[part] >= 0, sinks)
         return values(spec, mixed, self._dense.up, q.dtype, adapters).flatten(1)
 
 
-def attend(spec: MlaAttentionSpec, wide: Tensor, q: Tensor, rows: Tensor, meant: Tensor) -> Tensor:
+def attend(
+    spec: MlaAttentionSpec,
+    wide: Tensor,
+    q: Tensor,
+    rows: Tensor,
+    meant: Tensor,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attend with each query to rows of its own.
 
     Args:
@@ -63,6 +71,7 @@ def attend(spec: MlaAttentionSpec, wide: Tensor, q: Tensor, rows: Tensor, meant:
         q: [n, num_heads, nope_dim + rope_dim], rotated.
         rows: [n, k, latent_dim + rope_dim].
         meant: [n, k] bool; other rows do not exist.
+        sinks: [num_heads] float32, logits beside those of rows; None for none.
 
     Returns:
         [n, num_heads, latent_dim] float32: averages of latents.
@@ -70,5 +79,8 @@ def attend(spec: MlaAttentionSpec, wide: Tensor, q: Tensor, rows: Tensor, meant:
     rows = rows.float().masked_fill(~meant.unsqueeze(-1), 0)  # not even NaN of them may count
     both = torch.cat((wide, q[..., spec.nope_dim :].float()), dim=-1)
     scores = torch.einsum("qhr,qlr->qhl", both, rows) * spec.scale
-    weights = torch.softmax(scores.masked_fill(~meant.unsqueeze(1), -torch.inf), dim=-1)
+    scores = scores.masked_fill(~meant.unsqueeze(1), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float().expand(len(q), -1).unsqueeze(-1)), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : rows.shape[1]]
     return torch.einsum("qhl,qlr->qhr", weights, rows[..., : spec.latent_dim])

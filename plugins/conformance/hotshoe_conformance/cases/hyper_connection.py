@@ -45,6 +45,9 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"iterations": 20},
     {"eps": 0.1},
     {"norm_eps": 0.5},
+    {"magnitude": 3.0},
+    {"mixes": False, "eps": 0.1},
+    {"mixes": False, "ends": True},
 )
 SHAPES = (Streams(0), Streams(1), Streams(1, False), Streams(17, False), Streams(300))
 
@@ -103,7 +106,9 @@ class HyperProblem:
         if self.block is None:
             return streams, streams.abs()
         out, gates = (part.double() for part in self.block)
-        post, mix = gates[:, :count, None], gates[:, count:].view(-1, count, count).mT
+        post, mix = gates[:, :count, None], torch.eye(count, dtype=torch.float64)
+        if self.spec.mixes:
+            mix = gates[:, count:].view(-1, count, count).mT
         parts = (mix @ streams, mix @ streams.abs())
         return parts[0] + post * out[:, None], parts[1] + post * out[:, None].abs()
 
@@ -122,7 +127,9 @@ class HyperProblem:
         spec, count = self.spec, self.spec.count
         if spec.ends:
             return logits[:, :0], off[:, :0]
-        post = 2 * torch.sigmoid(logits[:, count : 2 * count])
+        post = spec.magnitude * torch.sigmoid(logits[:, count : 2 * count])
+        if not spec.mixes:
+            return post + spec.eps, spec.magnitude * off[:, count : 2 * count]
         made = logits[:, 2 * count :].view(-1, count, count).softmax(2) + spec.eps
         for at in range(spec.iterations):
             if at:
@@ -131,7 +138,8 @@ class HyperProblem:
         mix = made.flatten(1)
         # Logits that are off by so much move shares by twice the factor, both ways.
         share = 4 * off[:, 2 * count :].amax(1, keepdim=True) * mix if len(off) else mix
-        return torch.cat((post, mix), 1), torch.cat((off[:, count : 2 * count], share), 1)
+        own = spec.magnitude / 2 * off[:, count : 2 * count]
+        return torch.cat((post, mix), 1), torch.cat((own, share), 1)
 
     def cost(self) -> Cost:
         numbers, outputs = self.streams.numel(), self.spec.outputs
@@ -156,7 +164,7 @@ def _problem(setup: Setup, source: torch.Generator) -> HyperProblem:
         return torch.randint(0, 3, sizes, generator=source) / 2
 
     streams = drawn(n, count, size) if shape.block else drawn(n, 1, size).expand(n, count, size)
-    block = (drawn(n, size), shares(n, count * (1 + count))) if shape.block else None
+    block = (drawn(n, size), shares(n, spec.joining)) if shape.block else None
     fn = normal((spec.outputs, count * size), "float32", source, (count * size) ** -0.5)
     rest = (normal((many,), "float32", source) for many in (spec.outputs, spec.scales))
     return HyperProblem(spec, streams, block, fn, *rest)

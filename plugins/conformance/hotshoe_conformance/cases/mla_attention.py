@@ -107,6 +107,7 @@ class MlaProblem(PagedRows):
         past: Of each request, the rows of earlier steps.
         blocks: Of each request, in order.
         chosen: Of sparse attention, what each token attends to [tokens, top_k] int32.
+        sinks: Of sparse attention with a logit of each head beside [num_heads] float32.
     """
 
     spec: MlaAttentionSpec
@@ -120,6 +121,7 @@ class MlaProblem(PagedRows):
     blocks: list[Tensor]
     num_blocks: int
     chosen: Tensor | None = None
+    sinks: Tensor | None = None
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         run, cache = self._bind(op, place)
@@ -137,11 +139,15 @@ class MlaProblem(PagedRows):
         positions, table = place(self.positions()), place(rotations(self.spec.rope_dim))
         prepared = op.prepare(shape, view)
         chosen = () if self.chosen is None else (place(self.chosen),)
-        adapters = {"adapters": self._adapter(place)} if self.spec.adapted else {}
+        beside: dict[str, Any] = {}
+        if self.spec.adapted:
+            beside["adapters"] = self._adapter(place)
+        if self.sinks is not None:
+            beside["sinks"] = place(self.sinks)
 
         def run() -> Tensor:
             turned = op.write(q, latent, key, positions, table, cache, view.slot_mapping)
-            out: Tensor = op(turned, cache, prepared, *chosen, **adapters)
+            out: Tensor = op(turned, cache, prepared, *chosen, **beside)
             return out
 
         return run, cache
@@ -170,7 +176,7 @@ class MlaProblem(PagedRows):
         parts = zip(q.split(counts), new.split(counts), self.past, chosen, ups, strict=True)
         for queries, rows, past, own, up in parts:
             both = torch.cat((self.as_kept(past), self.as_kept(rows)))
-            found.append(_attend(spec, queries, both, up, _seen(queries, both, own)))
+            found.append(_attend(self, up, queries, both, _seen(queries, both, own)))
         value, magnitude = (torch.cat(tensors).flatten(1) for tensors in zip(*found, strict=True))
         plain = spec.dtype == spec.kv_dtype == "float32"
         return {
@@ -214,15 +220,20 @@ def _seen(q: Tensor, rows: Tensor, chosen: Tensor | None) -> Tensor:
 
 
 def _attend(
-    spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor, seen: Tensor
+    problem: MlaProblem, up: Tensor, q: Tensor, rows: Tensor, seen: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return one request's result [tokens, num_heads, v_dim], and what was added up for it."""
+    spec = problem.spec
     latent, key = rows.double().split((spec.latent_dim, spec.rope_dim), dim=-1)
     to_keys, to_values = up.double().split((spec.nope_dim, spec.v_dim), dim=1)
     keys = torch.einsum("lr,hnr->lhn", latent, to_keys)
     keys = torch.cat((keys, key[:, None].expand(-1, spec.num_heads, -1)), dim=-1)
     scores = torch.einsum("qhd,lhd->hql", q.double(), keys) * spec.scale
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if problem.sinks is not None:
+        beside = problem.sinks.double()[:, None, None].expand(-1, len(q), 1)
+        scores = torch.cat((scores, beside), -1)
+    weights = scores.softmax(-1)[..., : len(rows)]
     values = torch.einsum("lr,hvr->lhv", latent, to_values)
     magnitudes = torch.einsum("lr,hvr->lhv", latent.abs(), to_values.abs())
     value, magnitude = (torch.einsum("hql,lhv->qhv", weights, v) for v in (values, magnitudes))

@@ -16,7 +16,7 @@ from torch import Tensor
 from hotshoe.slots import KVLayout, SparseMlaSpec
 from hotshoe_conformance.cases import mla_attention
 from hotshoe_conformance.cases.attention import MIXED, SHAPES, Batch
-from hotshoe_conformance.cases.base import DTYPES, FAR, Setup, Suite, in_dtype, vary
+from hotshoe_conformance.cases.base import DTYPES, FAR, Setup, Suite, in_dtype, normal, vary
 from hotshoe_conformance.cases.mla_attention import BASE, LITE, MlaProblem, problem_of
 from hotshoe_conformance.cases.rows import QUANTIZED
 
@@ -32,6 +32,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"top_k": 37},
     {"top_k": 64},
     {"top_k": 2048},
+    {"sinks": True},
 )
 
 
@@ -55,7 +56,10 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 def _problem(setup: Setup, source: torch.Generator) -> MlaProblem:
     problem = problem_of(setup.spec.attention, setup.shape, source)
-    return replace(problem, chosen=draw_chosen(setup.spec.top_k, setup.shape, source))
+    chosen = draw_chosen(setup.spec.top_k, setup.shape, source)
+    heads = (setup.spec.attention.num_heads,)
+    sinks = normal(heads, "float32", source) if setup.spec.sinks else None
+    return replace(problem, chosen=chosen, sinks=sinks)
 
 
 def draw_chosen(top_k: int, batch: Batch, source: torch.Generator) -> Tensor:

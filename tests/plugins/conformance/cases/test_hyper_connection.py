@@ -11,7 +11,9 @@ def test_the_reference_passes(defects) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"eps": 1e-6}, {"norm_eps": 1e-6}, {"iterations": 3}], ids=lambda f: next(iter(f))
+    "fields",
+    [{"eps": 1e-6}, {"norm_eps": 1e-6}, {"iterations": 3}, {"magnitude": 2.0}],
+    ids=lambda f: next(iter(f)),
 )
 def test_overlooked_fields(finds, blind, fields) -> None:
     assert finds("hyper_connection", blind("hyper_connection", **fields))
@@ -20,6 +22,8 @@ def test_overlooked_fields(finds, blind, fields) -> None:
 class Turned(HyperConnection):
     def joined(self, streams, out, gates):
         count = self._spec.count
+        if not self._spec.mixes:
+            return super().joined(streams, out, gates)
         mix = gates[:, count:].view(-1, count, count).mT.flatten(1)
         return super().joined(streams, out, torch.cat((gates[:, :count], mix), 1))
 
@@ -34,11 +38,17 @@ class NoBias(HyperConnection):
         return super().__call__(streams, block, fn, base * 0, scale)
 
 
+class NoEps(HyperConnection):
+    def __call__(self, streams, block, fn, base, scale):
+        *rest, gates = super().__call__(streams, block, fn, base, scale)
+        return *rest, gates if self._spec.mixes else gates - self._spec.eps
+
+
 class LowPrecision(HyperConnection):
     def __call__(self, streams, block, fn, base, scale):
         return super().__call__(streams, block, fn.bfloat16().float(), base, scale)
 
 
-@pytest.mark.parametrize("build", [Turned, OneScale, NoBias, LowPrecision])
+@pytest.mark.parametrize("build", [Turned, OneScale, NoBias, NoEps, LowPrecision])
 def test_other_streams(finds, build) -> None:
     assert finds("hyper_connection", build)

@@ -15,34 +15,40 @@ def test_the_reference_passes(defects) -> None:
 class Everything(SparseMlaAttention):
     """Attends to all tokens that a query sees, as far as there is room."""
 
-    def __call__(self, q, cache, prepared, chosen):
+    def __call__(self, q, cache, prepared, chosen, **beside):
         seen = (chosen >= 0).sum(1, keepdim=True)
         first = torch.arange(chosen.shape[1], dtype=torch.int32)
-        return super().__call__(q, cache, prepared, torch.where(first < seen, first, -1))
+        return super().__call__(q, cache, prepared, torch.where(first < seen, first, -1), **beside)
 
 
 class MissingAsFirst(SparseMlaAttention):
-    def __call__(self, q, cache, prepared, chosen):
-        return super().__call__(q, cache, prepared, chosen.clamp(min=0))
+    def __call__(self, q, cache, prepared, chosen, **beside):
+        return super().__call__(q, cache, prepared, chosen.clamp(min=0), **beside)
 
 
 class OneLess(SparseMlaAttention):
-    def __call__(self, q, cache, prepared, chosen):
+    def __call__(self, q, cache, prepared, chosen, **beside):
         if chosen.shape[1] > 1:
             chosen = torch.cat((chosen[:, :-1], chosen[:, :1] * 0 - 1), dim=1)
-        return super().__call__(q, cache, prepared, chosen)
+        return super().__call__(q, cache, prepared, chosen, **beside)
 
 
 class OfTheFirstRequest(SparseMlaAttention):
-    def __call__(self, q, cache, prepared, chosen):
+    def __call__(self, q, cache, prepared, chosen, **beside):
         other = copy.copy(prepared)
         other.block_table = prepared.block_table[:1].expand_as(prepared.block_table)
-        return super().__call__(q, cache, other, chosen)
+        return super().__call__(q, cache, other, chosen, **beside)
 
 
 class LowPrecision(SparseMlaAttention):
-    def __call__(self, q, cache, prepared, chosen):
-        return super().__call__(q.bfloat16(), cache, prepared, chosen).to(q.dtype)
+    def __call__(self, q, cache, prepared, chosen, **beside):
+        return super().__call__(q.bfloat16(), cache, prepared, chosen, **beside).to(q.dtype)
+
+
+class NoSinks(SparseMlaAttention):
+    def __call__(self, q, cache, prepared, chosen, **beside):
+        beside.pop("sinks", None)
+        return super().__call__(q, cache, prepared, chosen, **beside)
 
 
 class PlainKey(SparseMlaAttention):
@@ -57,7 +63,8 @@ class PlainKey(SparseMlaAttention):
 
 
 @pytest.mark.parametrize(
-    "build", [Everything, MissingAsFirst, OneLess, OfTheFirstRequest, LowPrecision, PlainKey]
+    "build",
+    [Everything, MissingAsFirst, OneLess, OfTheFirstRequest, LowPrecision, NoSinks, PlainKey],
 )
 def test_other_tokens_and_rows(finds, build) -> None:
     assert finds("sparse_mla_attention", build)
@@ -65,8 +72,8 @@ def test_other_tokens_and_rows(finds, build) -> None:
 
 def test_a_claim_of_batch_invariance(defects) -> None:
     class ByBatch(SparseMlaAttention):
-        def __call__(self, q, cache, prepared, chosen):
-            out = super().__call__(q, cache, prepared, chosen)
+        def __call__(self, q, cache, prepared, chosen, **beside):
+            out = super().__call__(q, cache, prepared, chosen, **beside)
             return out if prepared.num_reqs == 1 else torch.nextafter(out, out + 1)
 
     found = defects("sparse_mla_attention", ByBatch, batch_invariant=True)
