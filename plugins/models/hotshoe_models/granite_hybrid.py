@@ -14,7 +14,7 @@ from hotshoe_models.llama import llama_spec
 from hotshoe_models.mixtures import with_expert_defaults, with_experts
 from hotshoe_models.spec import WeightNames
 from hotshoe_models.states import state_block
-from hotshoe_models.values import FULL, count, flag, layer_specs, number, refuse
+from hotshoe_models.values import FULL, count, flag, layer_specs, layer_types, number
 
 DEFAULTS = {
     **{key: value for key, value in BAMBA.items() if key.startswith("mamba_")},
@@ -51,10 +51,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 def _mixers(config: ModelConfig) -> list[str]:
     """Return each layer's mixer."""
-    size = config.size("num_hidden_layers")
-    types = config.get("layer_types") or config.get("layers_block_type") or ["mamba"] * size
-    if not isinstance(types, list) or len(types) != size:
-        raise refuse(config, "layer_types", f"needs one entry for each of {size} layers")
-    if not all(kind in TYPES for kind in types):
-        raise refuse(config, "layer_types", f"knows only {', '.join(TYPES)}")
-    return [TYPES[kind] for kind in types]
+    types = config.get("layer_types") or config.get("layers_block_type")
+    config = replace(config, values={**config.values, "layer_types": types})
+    return [TYPES[kind] for kind in layer_types(config, lambda i: "mamba", tuple(TYPES))]
