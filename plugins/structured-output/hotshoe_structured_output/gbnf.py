@@ -49,6 +49,8 @@ def to_lark(text: str) -> str:
         return _written(rules)
     except RequestError:
         raise
+    except IndexError as error:  # the package looks past the end of the text
+        raise refusal("the grammar is malformed: it ends within an escape") from error
     except (GbnfToLarkError, ValueError, RecursionError) as error:
         message = " ".join(str(error).split())
         raise refusal(f"the grammar is malformed: {message}") from error

@@ -64,6 +64,7 @@ def open_fleet(tokenizer, plugins):
             loaded[plan.names[0]] = plan
             engine = engines[plan.names[0]] = ScriptedEngine(tokenizer)
             engine.reply = plan.names[0]
+            engine.config = replace(engine.config, enable_lora=True)
             if plan.engine.seed == 1:
                 raise MemoryLimitError("the weights need more")
             if plan.engine.seed == 2:

@@ -46,6 +46,7 @@ def test_texts_of_a_grammar(llguidance_bench, name: str) -> None:
         (r'root ::= "\U00110000"', "no character"),
         (r'root ::= "\ud800"', "no character"),
         ('root ::= "a', "Unexpected end"),
+        ("root ::= [\\", "ends within an escape"),
         ("root ::= " + "(" * 5000, "recursion"),
     ],
 )
