@@ -5,21 +5,14 @@ One token of a sequence updates the state where it lies in the cache. Prompts go
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import (
-    AttentionMetadata,
-    GatedDeltaSpec,
-    GatedDeltaWeights,
-    Verdict,
-    whole_step,
-)
+from hotshoe.slots import GatedDeltaSpec, Verdict
 from hotshoe_cpu.native import DTYPE_CODES, kernels
-from hotshoe_cpu.states import CHECKPOINT_CODES, StepArguments, judge_states
+from hotshoe_cpu.states import CHECKPOINT_CODES, StateBlock, judge_states
 
 DECAYS, GATES = ("head", "channel"), ("silu", "sigmoid")
+#: The order in which the kernel takes them.
+WEIGHTS = ("conv", "a", "dt_bias", "norm")
 
 
 def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
@@ -37,16 +30,11 @@ def supports(spec: GatedDeltaSpec, facts: DeviceFacts) -> Verdict:
     )
 
 
-class GatedDelta:
+class GatedDelta(StateBlock):
     """See `hotshoe.slots.GatedDeltaOp`."""
 
-    prepare = staticmethod(whole_step)
-
     def __init__(self, spec: GatedDeltaSpec, facts: DeviceFacts) -> None:
-        self._kernel = kernels(facts).gated_delta
-        self._width = spec.inner_size
-        self._arguments = StepArguments(spec)
-        self._numbers = (
+        numbers = (
             spec.num_heads,
             spec.num_key_heads,
             spec.key_dim,
@@ -61,25 +49,4 @@ class GatedDelta:
             spec.decay_floor or 0.0,
             DTYPE_CODES[spec.dtype],
         )
-
-    def __call__(
-        self,
-        projected: Tensor,
-        cache: tuple[Tensor, Tensor],
-        prepared: AttentionMetadata,
-        weights: GatedDeltaWeights,
-    ) -> Tensor:
-        # Rows behind the last request's are padding of the batch, if anything.
-        out = torch.empty(projected.size(0), self._width, dtype=projected.dtype)
-        self._kernel(
-            out.data_ptr(),
-            projected.data_ptr(),
-            projected.stride(0),
-            *self._arguments(cache, prepared),
-            weights.conv.data_ptr(),
-            weights.a.data_ptr(),
-            weights.dt_bias.data_ptr(),
-            weights.norm.data_ptr(),
-            *self._numbers,
-        )
-        return out
+        super().__init__(kernels(facts).gated_delta, spec, WEIGHTS, numbers)

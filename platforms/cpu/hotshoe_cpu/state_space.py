@@ -5,21 +5,14 @@ One token of a sequence updates the state where it lies in the cache. Prompts go
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import (
-    AttentionMetadata,
-    StateSpaceSpec,
-    StateSpaceWeights,
-    Verdict,
-    whole_step,
-)
+from hotshoe.slots import StateSpaceSpec, Verdict
 from hotshoe_cpu.native import DTYPE_CODES, kernels
-from hotshoe_cpu.states import CHECKPOINT_CODES, StepArguments, judge_states
+from hotshoe_cpu.states import CHECKPOINT_CODES, StateBlock, judge_states
 
 NORM_CODES = {"none": 0, "after": 1, "before": 2}
+#: The order in which the kernel takes them.
+WEIGHTS = ("conv", "conv_bias", "a", "d", "dt_bias", "norm")
 
 
 def supports(spec: StateSpaceSpec, facts: DeviceFacts) -> Verdict:
@@ -38,16 +31,11 @@ def supports(spec: StateSpaceSpec, facts: DeviceFacts) -> Verdict:
     )
 
 
-class StateSpace:
+class StateSpace(StateBlock):
     """See `hotshoe.slots.StateSpaceOp`."""
 
-    prepare = staticmethod(whole_step)
-
     def __init__(self, spec: StateSpaceSpec, facts: DeviceFacts) -> None:
-        self._kernel = kernels(facts).state_space
-        self._width = spec.inner_size
-        self._arguments = StepArguments(spec)
-        self._numbers = (
+        numbers = (
             spec.num_heads,
             spec.head_dim,
             spec.num_groups,
@@ -61,27 +49,4 @@ class StateSpace:
             spec.norm_eps,
             DTYPE_CODES[spec.dtype],
         )
-
-    def __call__(
-        self,
-        projected: Tensor,
-        cache: tuple[Tensor, Tensor],
-        prepared: AttentionMetadata,
-        weights: StateSpaceWeights,
-    ) -> Tensor:
-        # Rows behind the last request's are padding of the batch, if anything.
-        out = torch.empty(projected.size(0), self._width, dtype=projected.dtype)
-        self._kernel(
-            out.data_ptr(),
-            projected.data_ptr(),
-            projected.stride(0),
-            *self._arguments(cache, prepared),
-            weights.conv.data_ptr(),
-            0 if weights.conv_bias is None else weights.conv_bias.data_ptr(),
-            weights.a.data_ptr(),
-            weights.d.data_ptr(),
-            weights.dt_bias.data_ptr(),
-            0 if weights.norm is None else weights.norm.data_ptr(),
-            *self._numbers,
-        )
-        return out
+        super().__init__(kernels(facts).state_space, spec, WEIGHTS, numbers)

@@ -5,6 +5,9 @@ The kernels read the step's block table themselves, so a step needs no plan.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
 import torch
 from torch import Tensor
 
@@ -12,11 +15,15 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
     GatedDeltaSpec,
+    GatedDeltaWeights,
     RgLruSpec,
+    RgLruWeights,
     SelectiveScanSpec,
     ShortConvSpec,
     StateSpaceSpec,
+    StateSpaceWeights,
     Verdict,
+    whole_step,
 )
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
@@ -50,25 +57,6 @@ def judge_states(
     )
 
 
-class StepArguments:
-    """Makes the kernels' first arguments: the caches of a layer, and the sequences of a step."""
-
-    def __init__(self, spec: GatedDeltaSpec | RgLruSpec | StateSpaceSpec) -> None:
-        self._codes = DTYPE_CODES[spec.conv_dtype], DTYPE_CODES[spec.state_dtype]
-
-    def __call__(self, cache: tuple[Tensor, Tensor], step: AttentionMetadata) -> tuple[int, ...]:
-        conv, states = cache
-        return (
-            conv.data_ptr(),
-            conv.stride(0),
-            self._codes[0],
-            states.data_ptr(),
-            states.stride(0),
-            self._codes[1],
-            *sequences_of(step),
-        )
-
-
 def sequences_of(step: AttentionMetadata) -> tuple[int, ...]:
     """Return the kernels' arguments that say which sequences a step has."""
     table = step.block_table
@@ -79,6 +67,58 @@ def sequences_of(step: AttentionMetadata) -> tuple[int, ...]:
         step.seq_lens.data_ptr(),
         step.num_reqs,
     )
+
+
+class StateBlock:
+    """A block with states between its projections, which one call of a kernel computes.
+
+    Args:
+        kernel: Takes the output, the inputs, both caches, the step's sequences, the weights and
+            `numbers`, in this order.
+        spec: The block.
+        weights: Names of the weights that the kernel takes; it gets 0 for a weight that is None.
+        numbers: Sizes and codes of `spec`.
+    """
+
+    prepare = staticmethod(whole_step)
+
+    def __init__(
+        self,
+        kernel: Callable[..., None],
+        spec: GatedDeltaSpec | RgLruSpec | StateSpaceSpec,
+        weights: Sequence[str],
+        numbers: tuple[float, ...],
+    ) -> None:
+        self._kernel, self._width, self._numbers = kernel, spec.inner_size, numbers
+        self._conv_code = DTYPE_CODES[spec.conv_dtype]
+        self._state_code = DTYPE_CODES[spec.state_dtype]
+        self._weights = attrgetter(*weights)
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        prepared: AttentionMetadata,
+        weights: GatedDeltaWeights | RgLruWeights | StateSpaceWeights,
+    ) -> Tensor:
+        # Rows behind the last request's are padding of the batch, if anything.
+        out = torch.empty(projected.size(0), self._width, dtype=projected.dtype)
+        conv, states = cache
+        self._kernel(
+            out.data_ptr(),
+            projected.data_ptr(),
+            projected.stride(0),
+            conv.data_ptr(),
+            conv.stride(0),
+            self._conv_code,
+            states.data_ptr(),
+            states.stride(0),
+            self._state_code,
+            *sequences_of(prepared),
+            *[0 if weight is None else weight.data_ptr() for weight in self._weights(weights)],
+            *self._numbers,
+        )
+        return out
 
 
 class Convolution:

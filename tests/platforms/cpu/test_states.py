@@ -1,4 +1,4 @@
-"""What the kernels of both slots over states share: refusals, and arguments of a step."""
+"""What the kernels of slots over states share: refusals, and the arguments of a step."""
 
 from dataclasses import replace
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata
-from hotshoe_conformance.cases import gated_delta
-from hotshoe_cpu.states import StepArguments, judge_states
+from hotshoe.slots import AttentionMetadata, StateSpaceWeights
+from hotshoe_conformance.cases import state_space
+from hotshoe_cpu.states import StateBlock, judge_states
 
-SPEC = gated_delta.BASE
+SPEC = state_space.BASE
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,16 @@ def test_arguments_are_addresses_strides_and_codes() -> None:
     table = torch.zeros(2, 6, dtype=torch.int32)[:, :4]
     starts, lens = torch.tensor([0, 1, 3]).int(), torch.tensor([4, 2]).int()
     step = AttentionMetadata(2, starts, lens, table, table, 2, 4)
-    found = StepArguments(replace(SPEC, conv_dtype="bfloat16"))((conv, states), step)
-    sizes = (conv.data_ptr(), 24, 1, states.data_ptr(), 32, 0, table.data_ptr(), 6)
-    assert found == (*sizes, starts.data_ptr(), lens.data_ptr(), 2)
+    weights = StateSpaceWeights(torch.ones(3), None, *torch.ones(3, 2), None)
+    projected, found = torch.empty(4, 9)[:3, :7], []
+    spec = replace(SPEC, conv_dtype="bfloat16")
+    op = StateBlock(lambda *args: found.extend(args), spec, ("norm", "d", "conv_bias"), (7, 0.5))
+    out = op(projected, (conv, states), step, weights)
+    assert out.shape == (3, spec.inner_size)
+    assert found == [
+        *(out.data_ptr(), projected.data_ptr(), 9),
+        *(conv.data_ptr(), 24, 1, states.data_ptr(), 32, 0),
+        *(table.data_ptr(), 6, starts.data_ptr(), lens.data_ptr(), 2),
+        *(0, weights.d.data_ptr(), 0),
+        *(7, 0.5),
+    ]

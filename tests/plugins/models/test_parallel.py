@@ -272,12 +272,8 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
         assert stats.num_hit_tokens > 0 or len(sizes) > 1
         # Where texts are short, so few requests run at once that all of them have room; and layers
         # with windows stop growing before there is a shortage.
-        windows = [
-            d.spec.window
-            for d in plan.decisions
-            if d.slot.endswith("attention") and hasattr(d.spec, "window")
-        ]
-        assert stats.num_preemptions > 0 or variant.max_model_len < 64 or any(windows)
+        windows = any(use.window for use in plan.caches)
+        assert stats.num_preemptions > 0 or variant.max_model_len < 64 or windows
 
 
 def state_bytes(spec) -> int:
