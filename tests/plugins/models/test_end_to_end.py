@@ -272,7 +272,7 @@ def test_dynamic_beyond_the_trained_length(variants, checkpoints, make_llm):
 def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
     """Every matrix but those that make logits is quantized, and the results show it, a little.
 
-    Rounding now and then grows to many times its usual size, so half of the prompts have to be near.
+    Rounding now and then grows to many times its usual size, so half of the prompts must be near.
     """
     checkpoint = checkpoints.get(rounded_variant)
     llm = make_llm(checkpoint, rounded_variant.max_model_len, quantization="int8")
