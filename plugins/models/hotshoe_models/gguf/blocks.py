@@ -1,19 +1,19 @@
 """Takes blocks of GGUF tensors apart, each type as ggml's format describes it.
 
 A block is a row of bytes. Whatever its type, its numbers are d * q + m: small integers q, a scale d
-for each group of 16 or 32 of them, and for some types a minimum m. Scales are float16 in the file,
+for each group of 16 to 256 of them, and for some types a minimum m. Scales are float16 in the file,
 or an exponent alone (MXFP4). Source: the block structures of ggml (ggml-common.h).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
+from hotshoe_models.gguf.low_bits import LOW_BITS
+from hotshoe_models.gguf.parts import Parts, bits, half, halves, less, nibbles
 
 #: Values that are unpacked at once, so that all steps find them in a cache.
 CHUNK = 2**19
@@ -23,37 +23,6 @@ CODEBOOK = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
 #: The values of MXFP4, doubled, and what is subtracted from the exponent of the half scale.
 FP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 FP4_BIAS, NO_NUMBER = 128, 255
-
-
-class Parts(NamedTuple):
-    """What n blocks are made of.
-
-    Attributes:
-        q: [n, values] int8 or uint8.
-        d: [n, groups] float32.
-        m: [n, groups] float32; None where q is signed and nothing is added.
-    """
-
-    q: Tensor
-    d: Tensor
-    m: Tensor | None = None
-
-    def numbers(self) -> Tensor:
-        """Return [n, values] float32."""
-        grouped = self.q.float().view(*self.d.shape, -1) * self.d[..., None]
-        return (grouped if self.m is None else grouped + self.m[..., None]).flatten(1)
-
-    def checked(self, name: str) -> Parts:
-        """Return them, if scales and minima are finite.
-
-        Raises:
-            CheckpointError: Some are not.
-        """
-        if not all(bool(part.isfinite().all()) for part in (self.d, self.m) if part is not None):
-            raise CheckpointError(
-                f"{name} has scales that are NaN or infinite; fetch or convert the file again"
-            )
-        return self
 
 
 def dequantize(
@@ -74,75 +43,45 @@ def dequantize(
     return result
 
 
-def _half(blocks: Tensor, at: int) -> Tensor:
-    """Read a float16 at a byte of each block: [n, 1] float32."""
-    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
-
-
-def _less(q: Tensor, middle: int) -> Tensor:
-    """Return unsigned integers, below 128, less the middle of their range."""
-    return q.to(torch.int8) - middle
-
-
-def _nibbles(packed: Tensor) -> Tensor:
-    """Unpack 4-bit numbers: all low halves of the bytes [..., k], then all high halves."""
-    return torch.cat((packed & 0xF, packed >> 4), -1)
-
-
-def _bits(packed: Tensor, width: int) -> Tensor:
-    """Unpack numbers of `width` bits from bytes [..., k], lowest first: [..., 8 / width, k]."""
-    shifts = torch.arange(0, 8, width, dtype=torch.uint8)[:, None]
-    return (packed.unsqueeze(-2) >> shifts) & (2**width - 1)
-
-
 def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
     """Read the 32 highest bits of a block of 5-bit numbers, in their place: [n, 32]."""
-    return _bits(blocks[:, at : at + 4], 1).transpose(1, 2).reshape(-1, 32) << 4
+    return bits(blocks[:, at : at + 4], 1).transpose(1, 2).reshape(-1, 32) << 4
 
 
 def _q4_0(blocks: Tensor) -> Parts:
-    return Parts(_less(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
+    return Parts(less(nibbles(blocks[:, 2:]), 8), half(blocks, 0))
 
 
 def _q4_1(blocks: Tensor) -> Parts:
-    return Parts(_nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2))
+    return Parts(nibbles(blocks[:, 4:]), half(blocks, 0), half(blocks, 2))
 
 
 def _q5_0(blocks: Tensor) -> Parts:
-    q = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2)
-    return Parts(_less(q, 16), _half(blocks, 0))
+    q = nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2)
+    return Parts(less(q, 16), half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> Parts:
-    q = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4)
-    return Parts(q, _half(blocks, 0), _half(blocks, 2))
+    q = nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4)
+    return Parts(q, half(blocks, 0), half(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> Parts:
-    return Parts(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0))
-
-
-def _halves(packed: Tensor, width: int, num_bytes: int) -> Tensor:
-    """Unpack numbers of a super-block of 256, which lie by halves: [n, 256].
-
-    Each `num_bytes` bytes hold 128 numbers or more: first the lowest bits of all bytes, then the
-    next ones.
-    """
-    return _bits(packed.view(-1, packed.shape[1] // num_bytes, num_bytes), width).flatten(1)
+    return Parts(blocks[:, 2:].contiguous().view(torch.int8), half(blocks, 0))
 
 
 def _q2_k(blocks: Tensor) -> Parts:
-    q, scales = _halves(blocks[:, 16:80].contiguous(), 2, 32), blocks[:, :16]
-    d = _half(blocks, 80) * (scales & 0xF).float()
-    return Parts(q, d, -(_half(blocks, 82) * (scales >> 4).float()))
+    q, scales = halves(blocks[:, 16:80].contiguous(), 2, 32), blocks[:, :16]
+    d = half(blocks, 80) * (scales & 0xF).float()
+    return Parts(q, d, -(half(blocks, 82) * (scales >> 4).float()))
 
 
 def _q3_k(blocks: Tensor) -> Parts:
-    low = _halves(blocks[:, 32:96].contiguous(), 2, 32)
-    high = _bits(blocks[:, :32], 1).flatten(1)  # 8 times 32, as the numbers lie
+    low = halves(blocks[:, 32:96].contiguous(), 2, 32)
+    high = bits(blocks[:, :32], 1).flatten(1)  # 8 times 32, as the numbers lie
     packed = blocks[:, 96:108]
-    scales = _nibbles(packed[:, :8]) | (_bits(packed[:, 8:], 2).flatten(1) << 4)
-    return Parts(_less(low | (high << 2), 4), _half(blocks, 108) * (scales.float() - 32))
+    scales = nibbles(packed[:, :8]) | (bits(packed[:, 8:], 2).flatten(1) << 4)
+    return Parts(less(low | (high << 2), 4), half(blocks, 108) * (scales.float() - 32))
 
 
 def _with_minima(blocks: Tensor, q: Tensor) -> Parts:
@@ -150,38 +89,38 @@ def _with_minima(blocks: Tensor, q: Tensor) -> Parts:
     first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = torch.cat((first & 0x3F, (third & 0xF) | ((first >> 6) << 4)), 1)
     minima = torch.cat((second & 0x3F, (third >> 4) | ((second >> 6) << 4)), 1)
-    d, m = _half(blocks, 0) * scales.float(), _half(blocks, 2) * minima.float()
+    d, m = half(blocks, 0) * scales.float(), half(blocks, 2) * minima.float()
     return Parts(q.reshape(-1, 256), d, -m)
 
 
 def _q4_k(blocks: Tensor) -> Parts:
-    return _with_minima(blocks, _nibbles(blocks[:, 16:].reshape(-1, 4, 32)))
+    return _with_minima(blocks, nibbles(blocks[:, 16:].reshape(-1, 4, 32)))
 
 
 def _q5_k(blocks: Tensor) -> Parts:
-    low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).view(-1, 8, 32)
-    return _with_minima(blocks, low | (_bits(blocks[:, 16:48], 1) << 4))
+    low = nibbles(blocks[:, 48:].reshape(-1, 4, 32)).view(-1, 8, 32)
+    return _with_minima(blocks, low | (bits(blocks[:, 16:48], 1) << 4))
 
 
 def _q6_k(blocks: Tensor) -> Parts:
-    low = _halves(blocks[:, :128].contiguous(), 4, 64)
-    high = _halves(blocks[:, 128:192].contiguous(), 2, 32)
+    low = halves(blocks[:, :128].contiguous(), 4, 64)
+    high = halves(blocks[:, 128:192].contiguous(), 2, 32)
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return Parts(_less(low | (high << 4), 32), _half(blocks, 208) * scales)
+    return Parts(less(low | (high << 4), 32), half(blocks, 208) * scales)
 
 
 def _looked_up(packed: Tensor, values: Sequence[int] = CODEBOOK) -> Tensor:
-    return torch.tensor(values, dtype=torch.int8)[_nibbles(packed).int()]
+    return torch.tensor(values, dtype=torch.int8)[nibbles(packed).int()]
 
 
 def _iq4_nl(blocks: Tensor) -> Parts:
-    return Parts(_looked_up(blocks[:, 2:]), _half(blocks, 0))
+    return Parts(_looked_up(blocks[:, 2:]), half(blocks, 0))
 
 
 def _iq4_xs(blocks: Tensor) -> Parts:
-    high = _bits(blocks[:, 2:4], 2).transpose(1, 2).flatten(1)
+    high = bits(blocks[:, 2:4], 2).transpose(1, 2).flatten(1)
     low = torch.stack((blocks[:, 4:8] & 0xF, blocks[:, 4:8] >> 4), 2).flatten(1)
-    d = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
+    d = half(blocks, 0) * ((low | (high << 4)).float() - 32)
     return Parts(_looked_up(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1), d)
 
 
@@ -205,4 +144,5 @@ PARTS: dict[str, Callable[[Tensor], Parts]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
+    **LOW_BITS,
 }

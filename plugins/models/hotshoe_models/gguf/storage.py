@@ -39,6 +39,16 @@ _FORMS = {
     "Q2_K": (4, 16, False, None),
     "Q3_K": (4, 16, True, None),
     "Q6_K": (8, 16, True, 6),
+    "IQ1_S": (4, 32, False, None),
+    "IQ1_M": (8, 16, True, 5),
+    "IQ2_XXS": (8, 32, True, None),
+    "IQ2_XS": (8, 16, True, None),
+    "IQ2_S": (8, 16, True, None),
+    "IQ3_XXS": (8, 32, True, 6),
+    "IQ3_S": (4, 32, False, None),
+    "TQ1_0": (4, 256, True, None),
+    "TQ2_0": (4, 256, True, None),
+    "Q1_0": (4, 128, True, None),
 }
 FORMS = {
     kind: QuantSpec(f"int{held}", "group", size, symmetric=symmetric, bits=bits)
