@@ -175,6 +175,11 @@ class WeightTable:
         """Let checkpoint names that match a regular expression stand for others, as `re.sub`."""
         self._renames.append((re.compile(pattern), replacement))
 
+    @property
+    def num_renames(self) -> int:
+        """How many expressions `known_as` goes through."""
+        return len(self._renames)
+
     def decoded(self, source: TensorSource) -> TensorSource:
         """Return a checkpoint as layers know it.
 
@@ -219,11 +224,24 @@ class WeightTable:
                 if why:
                     self.unused.setdefault(why, set()).add(name)
                 return False
+        if not self.quantized and self._is_beside(name):
+            raise CheckpointError(
+                f"the checkpoint holds {name}, so it is quantized, though config.json does not say "
+                "so; put quantization_config back there (and leave it out of --hf-overrides), or "
+                "use the unquantized checkpoint"
+            )
         first = f"{SAID}, then " * self.quantized
         raise CheckpointError(
             f"the checkpoint holds {name}, which this architecture does not have; "
             f"check {first}`architectures` and the layer counts in config.json"
         )
+
+    def _is_beside(self, name: str) -> bool:
+        """Tell whether an unknown tensor is part of a matrix that is wanted as plain numbers."""
+        matrix, _, part = name.rpartition(".")
+        single = f"{matrix}.weight" in self.expected or matrix in self.expected
+        stacked = any(name.startswith(f"{stack}_") for stack in self._stacks)
+        return part not in ("weight", "bias") and (single or stacked)
 
     def check(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Refuse a tensor that is not the expected one.

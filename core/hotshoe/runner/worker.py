@@ -22,6 +22,7 @@ from hotshoe.executor.caches import check_caches
 from hotshoe.foreign import cause_of, foreign
 from hotshoe.layers import BuildContext, WeightFormat, allocate_caches, assign_views
 from hotshoe.layers.cache import free_caches
+from hotshoe.layers.named import follow
 from hotshoe.layers.offload import offload_of
 from hotshoe.layers.weights import HOST
 from hotshoe.loader import Target, load_weights, update_weights
@@ -217,7 +218,7 @@ class TorchWorker:
             further=wants_further(config),
             offload=offload_of(config, self._selector.judged.device),
         )
-        ctx.weights.follow(self._format)
+        follow(self._format, ctx.weights)
         ctx.weights.quantized = stored_quantization(self._model_config) is not None
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)

@@ -50,6 +50,21 @@ def test_unknown_tensors_are_refused_unless_declared_unused():
         table.wants("layers.3.extra")
 
 
+@pytest.mark.parametrize(
+    "name", ["a.weight_scale", "a.weight.absmax", "experts.up_blocks", "a.bias"]
+)
+def test_parts_of_quantized_matrices_are_no_matter_of_architectures(name: str) -> None:
+    table = WeightTable()
+    collecting(table, "a.weight", (2, 3))
+    table.unstack("experts.up", [["experts.0.up.weight"]])
+    blamed = "check `architectures`" if name == "a.bias" else "quantization_config back"
+    with pytest.raises(CheckpointError, match=f"holds {name}, .*{blamed}"):
+        table.wants(name)
+    table.quantized = True
+    with pytest.raises(CheckpointError, match=r"check quantization_config .* then `archit"):
+        table.wants(name)
+
+
 def test_an_expected_tensor_is_wanted_even_if_a_pattern_matches():
     table = WeightTable()
     collecting(table, "norm.weight", (1,))

@@ -153,9 +153,9 @@ class EngineSetup:
                     f"quantization {asked}: {self.config.model} is quantized already, as {name}; "
                     "leave the option out, or use the unquantized checkpoint"
                 )
-            made = self._made_format("hotshoe_weight_formats", "weight format", name, config)
-            self._tell_names(made)
-            return made
+            return self._named(
+                self._made_format("hotshoe_weight_formats", "weight format", name, config)
+            )
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
         if self.config.quantization_cache_dir is not None:
@@ -167,15 +167,19 @@ class EngineSetup:
         random = self.config.load_format == "dummy"  # random bytes are no blocks
         return PLAIN if file is None or random else file.format()
 
-    def _tell_names(self, format: WeightFormat) -> None:
-        """Tell a format that asks which tensors the checkpoint has; what is wrong with its files,
-        their loading says, and `explain` needs none."""
-        if format.survey is None or self.config.load_format == "dummy":
-            return
+    def _named(self, format: WeightFormat) -> WeightFormat:
+        """Tell a format which tensors the checkpoint has; what is wrong with its files, their
+        loading says, and `explain` needs none."""
+        from hotshoe.layers.named import NamedFormat
         from hotshoe.loader.sources import source_of
 
-        with suppress(CheckpointError):
-            format.survey(source_of(self.model_config.path).names())
+        names: list[str] = []
+        if self.config.load_format != "dummy":
+            with suppress(CheckpointError):
+                names = list(source_of(self.model_config.path).names())
+        if names and format.survey is not None:
+            format.survey(names)
+        return NamedFormat(format, names)
 
     def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
         """Let the plugin make a format."""
