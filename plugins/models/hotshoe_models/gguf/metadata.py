@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from typing import Any
 
 from hotshoe.errors import CheckpointError
@@ -24,6 +25,8 @@ ENDINGS = frozenset(
 #: Those of gpt-oss, by which its vocabulary is known; "<|end|>" ends one message of a turn.
 HARMONY, END_OF_MESSAGE = frozenset(("<|return|>", "<|call|>")), "<|end|>"
 CONTROL = 3
+#: Types of plain numbers, and their names in config.json.
+PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class Metadata:
@@ -177,10 +180,17 @@ class Metadata:
         return []
 
     def dtype(self) -> str:
-        """Return the type in which the model was trained, as far as the file tells."""
-        kinds = {info.type.name for info in self.tensors.values() if len(info.shape) > 1}
-        plain = {"F32": "float32", "F16": "float16"}
-        return plain[kinds.pop()] if len(kinds) == 1 and kinds <= set(plain) else "bfloat16"
+        """Return the type of most numbers of matrices; converters keep small ones in F32.
+
+        Files of packed blocks do not say in which type the model was trained.
+        """
+        counts: Counter[str] = Counter()
+        for info in self.tensors.values():
+            if len(info.shape) > 1:
+                counts[info.type.name] += math.prod(info.shape)
+        if not counts or not counts.keys() <= PLAIN.keys():
+            return "bfloat16"
+        return PLAIN[counts.most_common(1)[0][0]]
 
     def token_id(self, role: str) -> int | None:
         """Return the token of a role, such as "bos"; None where there is none.

@@ -26,12 +26,18 @@ TENSORS = {"token_embd.weight": np.ones((300, 32), np.float32)}
 @pytest.fixture
 def meta(tmp_path: Path):
     def made(
-        arch: str = "llama", tensors: dict[str, Any] = TENSORS, kind: str = "F32", **changed: Any
+        arch: str = "llama", tensors: dict[str, Any] = TENSORS, kind: Any = "F32", **changed: Any
     ) -> Metadata:
         values = VALUES | {key.replace("__", "."): value for key, value in changed.items()}
         values = {f"{arch}.{key}": v for key, v in values.items() if v is not None}
         path = tmp_path / "m.gguf"
-        write(path, arch, values | vocabulary(300), tensors, lambda name: kind)
+        write(
+            path,
+            arch,
+            values | vocabulary(300),
+            tensors,
+            kind if callable(kind) else lambda name: kind,
+        )
         return Metadata([Header(path)])
 
     return made
@@ -49,6 +55,15 @@ def test_what_a_file_does_not_say_follows(meta) -> None:
 def test_the_type_is_that_of_the_matrices(meta) -> None:
     for kind, dtype in {"F32": "float32", "F16": "float16", "Q8_0": "bfloat16"}.items():
         assert config_of(meta(kind=kind))["dtype"] == dtype
+
+
+def test_small_matrices_in_another_type_change_nothing(meta) -> None:
+    small = {"blk.0.ssm_conv1d.weight": np.ones((32, 4), np.float32)}
+    for kind, dtype in {"F16": "float16", "BF16": "bfloat16", "Q8_0": "bfloat16"}.items():
+        made = meta(
+            tensors=TENSORS | small, kind=lambda name, kind=kind: "F32" if "ssm" in name else kind
+        )
+        assert config_of(made)["dtype"] == dtype
 
 
 def test_lists_that_repeat_one_number(meta) -> None:
