@@ -96,6 +96,12 @@ EXPERTS = MoeNames(
         output_scale="router.per_expert_scale",
     ),
 )
+#: Of files in which factors of experts are with their second matrices.
+BY_NAME = MoeNames(
+    router="router.proj",
+    gate_up=("experts.{}.gate_proj", "experts.{}.up_proj"),
+    down="experts.{}.down_proj",
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> Gemma4Decoder:
@@ -244,5 +250,5 @@ def _experts(config: ModelConfig) -> Mixture:
         RouterSpec(renormalize=True),
         top_k="top_k_experts",
         activation=activation(config, "hidden_activation"),
-        names=EXPERTS,
+        names=BY_NAME if config.get("experts_by_name") else EXPERTS,
     )

@@ -20,7 +20,8 @@ CHUNK = 2**19
 #: The 16 values of IQ4_NL and IQ4_XS.
 CODEBOOK = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
-#: The values of MXFP4, doubled, and what is subtracted from the exponent of the half scale.
+#: The values of MXFP4 and NVFP4, doubled; for MXFP4, what is subtracted from the exponent of the
+#: half scale.
 FP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 FP4_BIAS, NO_NUMBER = 128, 255
 
@@ -130,6 +131,12 @@ def _mxfp4(blocks: Tensor) -> Parts:
     return Parts(_looked_up(blocks[:, 1:], FP4_DOUBLED), d)
 
 
+def _nvfp4(blocks: Tensor) -> Parts:
+    """Numbers are doubled here, too; scales are floats of 8 bits without a sign."""
+    d = (blocks[:, :4] & 0x7F).contiguous().view(torch.float8_e4m3fn).float() / 2
+    return Parts(_looked_up(blocks[:, 4:].reshape(-1, 4, 8), FP4_DOUBLED).flatten(1), d)
+
+
 PARTS: dict[str, Callable[[Tensor], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -144,5 +151,6 @@ PARTS: dict[str, Callable[[Tensor], Parts]] = {
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
     **LOW_BITS,
 }

@@ -227,6 +227,7 @@ MIXTURES = {
     "deepseek2": Family("DeepseekV3ForCausalLM", mixtures.deepseek, DEEPSEEK_NAMES, latents=True),
     "dots1": Family("Dots1ForCausalLM", mixtures.dots, ROUTED_NAMES),
     "ernie4_5-moe": Family("Ernie4_5_MoeForCausalLM", mixtures.ernie_moe, ERNIE_NAMES),
+    "gemma4": Family("Gemma4ForCausalLM", gemmas.gemma4_moe, GEMMA4_NAMES, **gemmas.GEMMA4),
     "glm4moe": Family("Glm4MoeForCausalLM", mixtures.glm_moe, GLM_NAMES),
     "gpt-oss": Family("GptOssForCausalLM", mixtures.gpt_oss, GPT_OSS_NAMES),
     "granitemoe": Family(

@@ -1,7 +1,6 @@
 """What config.json would hold of Gemma 4 and Gemma 3n, from the metadata of their GGUF files.
 
-Source: see `hybrids`. Files with experts are not read: their factors of experts have no place
-beside matrices expert by expert.
+Source: see `hybrids`.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hotshoe_models.gguf import mixtures
 from hotshoe_models.gguf.dense import LAYER_TYPES, Values
 from hotshoe_models.gguf.hybrid_names import GEMMA3N_OUTER, GEMMA4_OUTER
 from hotshoe_models.gguf.hybrids import has
@@ -52,6 +52,19 @@ def gemma4(meta: Metadata) -> Values:
         "vocab_size_per_layer_input": meta.shape(f"{PER_LAYER}.weight")[0] if inputs else 0,
         "enable_moe_block": False,
         "rope_parameters": _rotations(meta, wide, local),
+    }
+
+
+def gemma4_moe(meta: Metadata) -> Values:
+    """Factors of experts are with their second matrices in files."""
+    found = mixtures.experts(meta)
+    return {
+        **gemma4(meta),
+        "enable_moe_block": True,
+        "num_experts": found["num_experts"],
+        "top_k_experts": found["num_experts_per_tok"],
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "experts_by_name": True,
     }
 
 

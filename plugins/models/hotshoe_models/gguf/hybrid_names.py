@@ -4,6 +4,7 @@ Source: the tensor names of the gguf package.
 """
 
 from hotshoe_models.gguf.names import (
+    BOTH,
     GEMMA_NAMES,
     GRANITE_MOE_NAMES,
     MOE_NAMES,
@@ -135,7 +136,16 @@ _INPUT_NAMES = {
     "proj": "per_layer_projection",
     "post_norm": "post_per_layer_input_norm",
 }
-GEMMA4_NAMES = {**_INPUT_NAMES, "layer_output_scale.weight": "layer_scalar"}
+GEMMA4_NAMES = {
+    **_INPUT_NAMES,
+    "layer_output_scale.weight": "layer_scalar",
+    "ffn_gate_inp": "router.proj",
+    "ffn_gate_inp.scale": "router.scale.weight",
+    "ffn_gate_up_exps": f"experts.{{}}.gate_proj{BOTH}up_proj",
+    "ffn_down_exps": "experts.{}.down_proj",
+    "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+    **{f"post_ffw_norm_{i}": f"post_feedforward_layernorm_{i}" for i in (1, 2)},
+}
 #: Matrices of all streams but one lie in one tensor.
 GEMMA3N_OUTER = {
     **GEMMA4_OUTER,

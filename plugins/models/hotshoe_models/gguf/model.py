@@ -70,7 +70,8 @@ class GGUFModel:
 
         places = places_of(self._headers, family_of(self._meta))
         kinds = {name: place.info.type.name for name, place in places.items()}
-        self._packed = Packed(kinds, frozenset({EMBEDDING}))
+        factors = any(place.factor != 1 for place in places.values())
+        self._packed = Packed(kinds, frozenset({EMBEDDING}), factors)
         return self._packed
 
 

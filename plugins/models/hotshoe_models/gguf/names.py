@@ -33,10 +33,13 @@ GLM4_NAMES = {
 }
 STARCODER2_NAMES = {**NAMES, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+#: Between the last parts of names of two matrices whose rows follow each other in one tensor.
+BOTH = "|"
 #: Tensors that hold a matrix of every expert stand for names with {} for its number.
 MOE_NAMES = {
     **NAMES,
     "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_up_exps": f"mlp.experts.{{}}.gate_proj{BOTH}up_proj",
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",

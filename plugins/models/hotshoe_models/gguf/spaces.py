@@ -138,9 +138,14 @@ def falcon_h1(meta: Metadata) -> Values:
     """Matrices hold the model's factors already.
 
     Raises:
-        CheckpointError: The output matrix is that of embeddings, whose factors are others.
+        CheckpointError: The output matrix is that of embeddings, whose factor is another.
     """
-    meta.shape("output.weight")
+    if "output.weight" not in meta.tensors:
+        raise meta.refuse(
+            "general.architecture",
+            "but such a file without output.weight does not say what logits are multiplied by; "
+            "use the checkpoint's safetensors",
+        )
     return {
         **_beside(meta),
         "mamba_d_ssm": meta.integer("ssm.inner_size"),

@@ -21,8 +21,9 @@ from hotshoe_models.gguf.blocks import PARTS
 from hotshoe_models.gguf.types import TYPES, BlockType
 
 BYTES = frozenset({torch.uint8})
-#: The last part of a tensor's name: as layers have it, and of blocks beside plain numbers.
-WEIGHT, BLOCKS = "weight", "blocks"
+#: The last part of a tensor's name: as layers have it, of blocks beside plain numbers, and of what
+#: a matrix is to be multiplied by.
+WEIGHT, BLOCKS, SCALE = "weight", "blocks", "scale"
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
 #: Bits of an integer, how many share a scale, whether nothing is added to them, and how many bits
 #: they need where that is fewer. Q5_0 has the form of Q8_0: both may be multiplied together.
@@ -49,6 +50,7 @@ _FORMS = {
     "TQ1_0": (4, 256, True, None),
     "TQ2_0": (4, 256, True, None),
     "Q1_0": (4, 128, True, None),
+    "NVFP4": (8, 16, True, 5),
 }
 FORMS = {
     kind: QuantSpec(f"int{held}", "group", size, symmetric=symmetric, bits=bits)
@@ -62,6 +64,7 @@ class Packed(WeightFormat):
     Args:
         kinds: Types in the file, by the checkpoint's tensor names.
         plain: Tensors that somebody wants as plain numbers in any case.
+        factors: Some matrix is to be multiplied by a number.
 
     Attributes:
         kept: Tensors that layers want as they lie in the file, found while the model is built.
@@ -69,7 +72,10 @@ class Packed(WeightFormat):
 
     online = False
 
-    def __init__(self, kinds: Mapping[str, str], plain: frozenset[str]) -> None:
+    def __init__(
+        self, kinds: Mapping[str, str], plain: frozenset[str], factors: bool = False
+    ) -> None:
+        self._factors = factors
         self._kinds = {name: kind for name, kind in kinds.items() if kind in FORMS}
         self._plain = plain
         self._inputs: dict[str, int] = {}
@@ -114,11 +120,16 @@ class Packed(WeightFormat):
         self.kept.add(f"{layer}.{part}")
         pieces = tuple((rows, columns) for rows in share.rows)
         whole = (shape[0], shape[1] // kind.values * kind.nbytes)
-        return {part: TensorSpec(whole, pieces, BYTES, share.padding)}
+        found = {part: TensorSpec(whole, pieces, BYTES, share.padding)}
+        if self._factors:
+            self.kept.add(f"{layer}.{SCALE}")
+            rows = tuple((rows, slice(0, 1)) for rows in share.rows)
+            found[SCALE] = TensorSpec((shape[0], 1), rows, padding=share.padding)
+        return found
 
     def unpack(self, layer: str) -> None:
         """Hear that a layer takes plain numbers."""
-        self.kept.discard(f"{layer}.{self._part(layer)}")
+        self.kept -= {f"{layer}.{self._part(layer)}", f"{layer}.{SCALE}"}
 
     def _part(self, layer: str) -> str:
         return BLOCKS if f"{layer}.{WEIGHT}" in self._plain else WEIGHT
@@ -131,8 +142,11 @@ class Packed(WeightFormat):
         inputs, part = self._inputs[layer], self._part(layer)
         found = [(_kind_of(rows.shape[1], kinds, inputs), rows) for rows in tensors[part]]
         parts = [_taken_apart(layer, rows, kind, form) for kind, rows in found]
-        made = {name: pieces for name, pieces in tensors.items() if name != part}
-        made |= {"weight": [q for q, _, _ in parts], "weight_scale": [d for _, d, _ in parts]}
+        made = {name: pieces for name, pieces in tensors.items() if name not in (part, SCALE)}
+        scales = [d for _, d, _ in parts]
+        if SCALE in tensors:
+            scales = [d * factor for d, factor in zip(scales, tensors[SCALE], strict=True)]
+        made |= {"weight": [q for q, _, _ in parts], "weight_scale": scales}
         if not form.symmetric:
             made["weight_zero_point"] = [zero for _, _, zero in parts]
         return made

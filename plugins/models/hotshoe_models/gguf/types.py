@@ -45,6 +45,7 @@ TYPES = {
     34: BlockType("TQ1_0", 256, 54),
     35: BlockType("TQ2_0", 256, 66),
     39: BlockType("MXFP4", 32, 17),
+    40: BlockType("NVFP4", 64, 36),
     41: BlockType("Q1_0", 128, 18),
 }
 #: Types that exist but are not read, for messages.
@@ -56,6 +57,5 @@ OTHERS = {
     26: "I32",
     27: "I64",
     28: "F64",
-    40: "NVFP4",
     42: "Q2_0",
 }

@@ -14,11 +14,14 @@ from hotshoe.loader.sources import Stored
 from hotshoe_models.gguf.blocks import dequantize
 from hotshoe_models.gguf.families import Family
 from hotshoe_models.gguf.header import Header, TensorInfo
-from hotshoe_models.gguf.storage import BLOCKS, WEIGHT
+from hotshoe_models.gguf.names import BOTH
+from hotshoe_models.gguf.storage import BLOCKS, SCALE, WEIGHT
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 #: Of all experts of a model; the largest known has a quarter of that.
 MAX_MATRICES = 2**18
+#: How names end of factors of matrices, and of x, which stays as it is.
+FACTOR, X_FACTOR = f".{SCALE}", ".input_scale"
 
 
 class Place(NamedTuple):
@@ -26,26 +29,39 @@ class Place(NamedTuple):
 
     Attributes:
         expert: Its number; None for the whole tensor.
+        half: Which half of the expert's rows; None for all.
+        factor: What the numbers are to be multiplied by.
     """
 
     header: Header
     name: str
     expert: int | None = None
+    half: int | None = None
+    factor: float = 1.0
 
     @property
     def info(self) -> TensorInfo:
         """Type, shape and bytes of this part of the file."""
         info = self.header.tensors[self.name]
-        if self.expert is None:
+        if self.expert is not None:
+            info = _part(info, self.expert, info.shape[0])._replace(shape=info.shape[1:])
+        if self.half is None:
             return info
-        size = (info.end - info.begin) // info.shape[0]
-        begin = info.begin + self.expert * size
-        return info._replace(shape=info.shape[1:], begin=begin, end=begin + size)
+        rows = info.shape[0] // 2
+        return _part(info, self.half, 2)._replace(shape=(rows, *info.shape[1:]))
 
     @property
     def is_last(self) -> bool:
         """Whether nothing more of the file's tensor follows."""
-        return self.expert in (None, self.header.tensors[self.name].shape[0] - 1)
+        last = self.header.tensors[self.name].shape[0] - 1
+        return self.expert in (None, last) and self.half != 0
+
+
+def _part(info: TensorInfo, number: int, count: int) -> TensorInfo:
+    """Return where one of equal parts of a tensor lies."""
+    size = (info.end - info.begin) // count
+    begin = info.begin + number * size
+    return info._replace(begin=begin, end=begin + size)
 
 
 def places_of(headers: Sequence[Header], family: Family) -> dict[str, Place]:
@@ -54,33 +70,87 @@ def places_of(headers: Sequence[Header], family: Family) -> dict[str, Place]:
     Those of experts come last, expert by expert, so that few wait for the rest of theirs.
 
     Raises:
-        CheckpointError: There are more matrices of experts than can be.
+        CheckpointError: There are more matrices of experts than can be, or matrices and factors of
+            them do not fit each other.
     """
     found: dict[str, Place] = {}
-    blocks: dict[str, list[tuple[str, Place]]] = {}
-    matrices = 0
+    blocks: dict[str, list[tuple[str, Place, list[float]]]] = {}
+    matrices, factors = 0, _factors_of(headers, family)
     for header in headers:
         for name, info in header.tensors.items():
             known = family.known_as(name)
-            if known is None:
+            if known is None or known.endswith((FACTOR, X_FACTOR)):
                 continue
             block, of_experts, _ = known.partition("{}")
+            each = factors.get(known.removesuffix(f".{WEIGHT}"), [1.0])
             if known == name or not of_experts or len(info.shape) < 2:
-                found[known] = Place(header, name)
+                found[known] = Place(header, name, factor=each[0])
                 continue
-            blocks.setdefault(block, []).append((known, Place(header, name)))
-            matrices += info.shape[0]
+            stack = _stack(header, name, known)
+            blocks.setdefault(block, []).extend((part, place, each) for part, place in stack)
+            matrices += info.shape[0] * len(stack)
             if matrices > MAX_MATRICES:
                 raise header.bad(f"it has more than {MAX_MATRICES} matrices of experts")
     return found | dict(chain.from_iterable(map(_by_expert, blocks.values())))
 
 
-def _by_expert(stacks: Sequence[tuple[str, Place]]) -> Iterator[tuple[str, Place]]:
-    """Yield the parts of tensors that hold all experts."""
-    for expert in range(max(place.info.shape[0] for _, place in stacks)):
-        for known, place in stacks:
-            if expert < place.info.shape[0]:
-                yield known.replace("{}", str(expert)), place._replace(expert=expert)
+def _stack(header: Header, name: str, known: str) -> list[tuple[str, Place]]:
+    """Return the matrices that a tensor of experts has for each, one or two.
+
+    Raises:
+        CheckpointError: Two have no equal parts.
+    """
+    stem, _, kind = known.rpartition(".")
+    before, _, last = stem.rpartition(".")
+    parts = last.split(BOTH)
+    if len(parts) == 1:
+        return [(known, Place(header, name))]
+    if header.tensors[name].shape[1] % 2:
+        raise header.bad(f"{name[:200]} has no equal halves")
+    halves = enumerate(parts)
+    return [(f"{before}.{part}.{kind}", Place(header, name, half=i)) for i, part in halves]
+
+
+def _factors_of(headers: Sequence[Header], family: Family) -> dict[str, list[float]]:
+    """Return what matrices are to be multiplied by, one number or one for each expert.
+
+    Raises:
+        CheckpointError: It is something else.
+    """
+    found: dict[str, list[float]] = {}
+    for header in headers:
+        for name, info in header.tensors.items():
+            known = family.known_as(name)
+            if known is None or not known.endswith(FACTOR):
+                continue
+            if info.type.name != "F32" or math.prod(info.shape) > MAX_MATRICES:
+                raise header.bad(f"{name[:200]} is no list of factors in F32")
+            count = (info.end - info.begin) // 4
+            values = torch.frombuffer(
+                header.map, dtype=torch.float32, offset=info.begin, count=count
+            )
+            if not bool(values.isfinite().all()):
+                raise header.bad(f"{name[:200]} holds numbers that are NaN or infinite")
+            found[known.removesuffix(FACTOR)] = values.tolist()
+    return found
+
+
+def _by_expert(stacks: Sequence[tuple[str, Place, list[float]]]) -> Iterator[tuple[str, Place]]:
+    """Yield the parts of tensors that hold all experts.
+
+    Raises:
+        CheckpointError: There are other numbers of factors.
+    """
+    counts = [place.header.tensors[place.name].shape[0] for _, place, _ in stacks]
+    for (_, place, each), count in zip(stacks, counts, strict=True):
+        if len(each) not in (1, count):
+            raise place.header.bad(f"{place.name[:200]} has {len(each)} factors")
+    for expert in range(max(counts)):
+        for (known, place, each), count in zip(stacks, counts, strict=True):
+            if expert < count:
+                factor = each[expert % len(each)]
+                part = place._replace(expert=expert, factor=factor)
+                yield known.replace("{}", str(expert)), part
 
 
 class Tensors:
@@ -106,9 +176,10 @@ class Tensors:
         self._packed = packed
         self._home: dict[str, Place] = {}
         for name, place in places_of(headers, family).items():
-            blocks = f"{name.removesuffix(WEIGHT)}{BLOCKS}"
-            if blocks in packed:  # before the same tensor's plain numbers, behind which it goes
-                self._home[blocks] = place
+            blocks, scale = (f"{name.removesuffix(WEIGHT)}{part}" for part in (BLOCKS, SCALE))
+            for part in (blocks, scale):  # before the same tensor's numbers, behind which it goes
+                if part in packed:
+                    self._home[part] = place
             self._home[name] = place
 
     def names(self) -> Iterable[str]:
@@ -118,7 +189,12 @@ class Tensors:
     def tensor(self, name: str) -> Tensor:
         """Return a tensor: a view of the file where it holds plain numbers, as they are wanted."""
         place = self._home[name]
-        found = self._rows(place) if name in self._packed else self._numbers(place)
+        packed = name in self._packed  # which is multiplied where it is taken apart
+        if packed and name.endswith(FACTOR):
+            return torch.full((place.info.shape[0], 1), place.factor)
+        found = self._rows(place) if packed else self._numbers(place)
+        if place.factor != 1 and not packed:
+            found = found * place.factor
         turn = next((turn for part, turn in self._family.turns.items() if part in name), None)
         if turn is not None:
             return turn(found, self._config)
@@ -130,11 +206,13 @@ class Tensors:
     def taken(self, name: str) -> None:
         """Let go of the file's pages up to there."""
         place = self._home[name]
-        if place.is_last and not name.endswith(f".{BLOCKS}"):
+        if place.is_last and name.rpartition(".")[2] not in (BLOCKS, SCALE):
             place.header.release_through(place.name)
 
     def stored(self, name: str) -> Stored:
         """Return type and size in the file."""
+        if name in self._packed and name.endswith(FACTOR):
+            return Stored("F32", 4)
         info = self._home[name].info
         return Stored(info.type.name, info.end - info.begin)
 

@@ -281,7 +281,10 @@ def gemma4_keys(config: Any) -> dict[str, Any]:
     own, inner = len(slides) - config.num_kv_shared_layers, config.intermediate_size
     wide = 2 if config.use_double_wide_mlp else 1
     rope, layers = config.rope_parameters, range(config.num_hidden_layers)
-    return {
+    experts = {}
+    if config.enable_moe_block:
+        experts["expert_used_count"] = config.top_k_experts
+    return experts | {
         "attention.head_count_kv": [config.per_layer_config[i].num_key_value_heads for i in layers],
         "attention.key_length": WIDE,
         "attention.value_length": WIDE,
@@ -304,6 +307,12 @@ WIDE = 24
 
 
 def gemma4(name: str, found: np.ndarray, config: Any) -> Parts:
+    if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        name += ".weight"
+    if name.endswith("router.per_expert_scale"):
+        name = name.replace("router.per_expert_scale", "experts.down_proj.scale")
+    if name.endswith("router.scale"):
+        name = name.replace("router.scale", "router.proj.scale")
     return [(name + ".weight" if name.endswith("layer_scalar") else name, found)]
 
 
@@ -419,7 +428,7 @@ def export(
     model, keys = checkpoint.model, keys_of(family, checkpoint.model.config, arch)
 
     def choose(name: str) -> str:
-        small = name.endswith(("ssm_a", "ssm_d")) or any(part in name for part in SMALL)
+        small = name.endswith(("ssm_a", "ssm_d", ".scale")) or any(part in name for part in SMALL)
         return "F32" if small else kind(name)
 
     return write(path, arch or ARCHS[family], keys, tensors_of(family, model, arch), choose)

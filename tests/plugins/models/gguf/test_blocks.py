@@ -9,7 +9,8 @@ from hotshoe_models.gguf import blocks
 from hotshoe_models.gguf.blocks import PARTS, dequantize
 from hotshoe_models.gguf.types import TYPES
 
-#: Bytes at which float16 scales begin. MXFP4 has an exponent, and IQ1_M four bits at a time.
+#: Bytes at which float16 scales begin. MXFP4 and NVFP4 have a byte, and IQ1_M
+#: four bits at a time.
 SCALES = {
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
     **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
@@ -21,6 +22,7 @@ SCALES = {
     "TQ1_0": (52,),
     "TQ2_0": (64,),
     "IQ1_M": (),
+    "NVFP4": (),
 }
 BLOCKS = {kind.name: kind for kind in TYPES.values() if kind.values > 1}
 
@@ -31,6 +33,8 @@ def draw(kind: str, count: int = 37) -> np.ndarray:
     found = rng.integers(0, 256, (count, BLOCKS[kind].nbytes), dtype=np.uint8)
     if kind == "MXFP4":  # exponents
         found[:, 0] = rng.integers(120, 131, count)
+    if kind == "NVFP4":  # floats of eight bits, the largest of which would be NaN
+        found[:, :4] &= 0x5F
     if kind == "IQ1_M":
         found[:, 55] = 0x20 | (found[:, 55] & 0x8F)
     for at in SCALES[kind]:

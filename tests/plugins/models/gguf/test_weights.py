@@ -114,3 +114,33 @@ def test_an_alignment_below_the_size_of_a_number(tmp_path: Path) -> None:
     path.write_bytes(head + pack("<2f", 1.5, -2.0))
     assert len(head) % 4  # so that the numbers lie askew
     assert tensors(path).tensor("lm_head.weight").tolist() == [[1.5, -2.0]]
+
+
+def test_factors_beside_matrices_multiply_them(tmp_path: Path) -> None:
+    shapes = {"attn_q.weight": (4, 32), "ffn_gate_up_exps.weight": (2, 6, 32)}
+    values = {name: np.random.randn(*shape) for name, shape in shapes.items()}
+    values |= {"attn_q.scale": np.array([3.0]), "attn_q.input_scale": np.array([2.0])}
+    values |= {"ffn_gate_up_exps.scale": np.array([0.5, 2.0])}
+    values = {f"blk.0.{name}": value.astype(np.float32) for name, value in values.items()}
+
+    def source() -> Tensors:
+        path = write(tmp_path / "m.gguf", "qwen3moe", {}, values)
+        return Tensors([Header(path)], MIXTURES["qwen3moe"], HEADS, torch.float32)
+
+    found, prefix = source(), "model.layers.0."
+    wanted = {f"{prefix}self_attn.q_proj.weight": 3 * values["blk.0.attn_q.weight"]}
+    both = values["blk.0.ffn_gate_up_exps.weight"]
+    for expert, factor in enumerate((0.5, 2.0)):
+        for part, rows in zip(("gate", "up"), np.split(both[expert], 2), strict=True):
+            wanted[f"{prefix}mlp.experts.{expert}.{part}_proj.weight"] = factor * rows
+    assert set(found.names()) == set(wanted)
+    for name, value in wanted.items():
+        assert torch.equal(found.tensor(name), torch.from_numpy(value))
+    for bad, said in (([1.0] * 3, "has 3 factors"), ([1.0, np.nan], "NaN or infinite")):
+        values["blk.0.ffn_gate_up_exps.scale"] = np.array(bad, np.float32)
+        with pytest.raises(CheckpointError, match=said):
+            source()
+    values["blk.0.ffn_gate_up_exps.scale"] = np.ones(2, np.float32)
+    values["blk.0.ffn_gate_up_exps.weight"] = np.ones((2, 5, 32), np.float32)
+    with pytest.raises(CheckpointError, match="no equal halves"):
+        source()
