@@ -11,7 +11,6 @@ What imports and fixtures made stays to the end, so the garbage collector need n
 engine that starts or ends collects, which took longer than the test itself.
 """
 
-import gc
 import itertools
 import os
 import signal
@@ -26,6 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch
+
+from hotshoe.host import freeze
 
 if not torch.accelerator.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -60,12 +61,6 @@ def pytest_runtest_protocol(
     if nextitem is None or nextitem.path != item.path or next(_num_tests) % TESTS_TO_FREEZE == 0:
         freeze()
     return result
-
-
-def freeze() -> None:
-    """Take what is alive for staying. Garbage goes first; nothing frozen is looked at for it."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

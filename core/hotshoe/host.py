@@ -7,8 +7,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+_frozen = Event()
 
 
 def physical_memory() -> int:
@@ -26,6 +29,14 @@ def granted_memory() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
+def freeze() -> None:
+    """Take all objects for staying: no look for cyclic garbage goes through them, so forks share
+    their memory. Garbage goes first."""
+    gc.collect()
+    gc.freeze()
+    _frozen.set()
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """While active, let Python not look for cyclic garbage.
@@ -41,7 +52,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        if looks and not gc.get_freeze_count():  # what is frozen, forks share with their keeper
+        if looks and not _frozen.is_set():  # Python would count frozen objects one by one
             gc.freeze()
             gc.unfreeze()
         if looks:

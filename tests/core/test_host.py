@@ -51,7 +51,7 @@ with host.uncollected():
     made = [[]]
     assert not is_old()
 assert is_old() and not gc.get_freeze_count()
-gc.freeze()
+host.freeze()
 frozen = gc.get_freeze_count()
 with host.uncollected():
     pass

@@ -8,7 +8,6 @@ before those that it has forked. A process may be forked while it has one thread
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ from hotshoe.cli.keeper.files import LoadedFiles
 from hotshoe.cli.keeper.request import Request, receive
 from hotshoe.errors import ConfigError
 from hotshoe.foreign import cause_of
+from hotshoe.host import freeze
 
 
 class ImportKeeper:
@@ -47,8 +47,7 @@ class ImportKeeper:
         self._woken, waking = socket.socketpair()
         waking.setblocking(False)
         self._waking = waking
-        gc.collect()
-        gc.freeze()  # what is not looked at stays shared
+        freeze()
 
     def serve(self, end: Event, say: Callable[[str], None]) -> Request | None:
         """Fork for whoever asks, until an event, which a signal's handler sets.
