@@ -1,7 +1,8 @@
 """Ling 3: Kimi delta attention whose decays have a least value, experts, and some layers of latent
 attention with a gate for each head.
 
-Defaults are those of transformers' BailingHybridConfig, whose keys have Kimi-Linear's spelling.
+Defaults are those of transformers' BailingHybridConfig, whose keys have Kimi-Linear's spelling. The
+layer that predicts further tokens attends and has experts, as in SGLang's `bailing_moe_nextn`.
 """
 
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import corrected_router, latent_spec, with_mixtures
 from hotshoe_models.deltas import LINEAR, decay_floor, delta_spec, with_deltas
+from hotshoe_models.further import NORMED, add_further
 from hotshoe_models.kimi_linear import CONV, QKV, SPELLINGS, in_spelling_of
 from hotshoe_models.mixtures import sparse_types
 from hotshoe_models.spec import DeltaBlock, Projection
@@ -94,7 +96,10 @@ def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     spec = with_mixtures(config, spec, corrected_router, sparse_types(config))
     for pattern, name in RENAMED.items():
         ctx.weights.rename(pattern, name)
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    attending = [layer for layer in spec.layers if layer.mixer == "latent" and layer.mixture]
+    number = spec.further_layers if attending else 0
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, number, NORMED, own=attending[-1:])
 
 
 def _respelt(config: ModelConfig) -> ModelConfig:

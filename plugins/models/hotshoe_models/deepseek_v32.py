@@ -64,9 +64,8 @@ def sparse_decoder(
     """
     spec = sparse_spec(config, ctx, mixers, interleaved)
     spec = unused_layers(config, spec, "num_nextn_predict_layers")
-    last = replace(spec.layers[-1], mixer="indexed")
-    own = replace(spec, layers=(*spec.layers[:-1], last))
-    return add_further(DenseDecoder(spec, ctx), own, ctx, spec.further_layers)
+    own = [replace(spec.layers[-1], mixer="indexed")]
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers, own=own)
 
 
 def sparse_spec(

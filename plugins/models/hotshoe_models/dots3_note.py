@@ -1,7 +1,8 @@
 """Dots 3 Note (text): latent attention to chosen tokens, three of four layers with a window and
 sizes of their own, a gate for each head, experts and shared ones.
 
-Defaults are those of transformers' Dots3NoteTextConfig.
+Defaults are those of transformers' Dots3NoteTextConfig. The layer that predicts further tokens has
+the form that vLLM's `Dots3NoteMTP` reads.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from hotshoe.layers import BuildContext, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import corrected_router
+from hotshoe_models.further import DEEPSEEK, add_further, further_type
 from hotshoe_models.mixtures import (
     DENSE,
     SPARSE,
@@ -88,6 +90,8 @@ WINDOWED = {
 FIRST = "first_k_dense_replace"
 THETAS = {INDEXED: 80_000_000.0, FULL: 80_000_000.0, SLIDING: 50_000.0}
 WINDOW = 512
+#: The layer that predicts further tokens has no experts, and an embedding of its own.
+FURTHER = replace(DEEPSEEK, embedding="model.mtp.embed_tokens", passes_normed=True)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -111,7 +115,12 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         mlp_bias=flag(config, "mlp_bias"),
     )
     ctx.weights.ignore([r"^(model\.)?mtp\."], "layers that predict further tokens")
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    kind = further_type(config, "mtp_layer_types", SLIDING, KNOWN)
+    kind = INDEXED if kind == FULL and INDEXED in types else kind
+    own = [made[kind] if kind in made else _layer(config, ctx, kind, len(types))]
+    model = DenseDecoder(spec, ctx)
+    return add_further(model, spec, ctx, spec.further_layers, FURTHER, own=own)
 
 
 def _respelled(config: ModelConfig) -> ModelConfig:

@@ -1,12 +1,14 @@
 """Ernie 4.5, dense and with experts: pairs of neighboring channels are rotated.
 
-Defaults are those of transformers' Ernie4_5Config and Ernie4_5_MoeConfig.
+Defaults are those of transformers' Ernie4_5Config and Ernie4_5_MoeConfig. The layer that predicts
+further tokens is that of the modeling code published with the model, in PaddlePaddle's ERNIE.
 """
 
 from hotshoe.layers import BuildContext, Mixture, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import FurtherNames, ResidualDecoder, add_further
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.spec import DecoderSpec, LayerSpec, WeightNames
 from hotshoe_models.values import (
@@ -54,7 +56,14 @@ MOE_DEFAULTS = {
     "moe_layer_interval": 1,
 }
 DEFAULT_THETA = 500_000.0
-#: The layers that predict further tokens are not used.
+#: Layers that predict further tokens have no experts, and the decoder's own final norm.
+FURTHER_LAYER, FURTHER_COUNT = "model.mtp_block.{}.", "num_nextn_predict_layers"
+FURTHER = FurtherNames(
+    embedding_norm="mtp_emb_norm",
+    hidden_norm="mtp_hidden_norm",
+    join="mtp_linear_proj",
+    final_norm=None,
+)
 NAMES = WeightNames(unused=(*WeightNames().unused, r"^model\.mtp_", r"^mtp"))
 EXPERTS = MoeNames(correction="mlp.moe_statics.e_score_correction_bias")
 
@@ -79,7 +88,14 @@ def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         names=EXPERTS,
     )
     ctx.weights.rename(r"\.mlp\.gate\.moe_statics\.", ".mlp.moe_statics.")  # beside stacked experts
-    return DenseDecoder(_spec(config, _sparse(config, _layers(config, ctx), experts)), ctx)
+    layers = _layers(config, ctx)
+    spec = _spec(config, _sparse(config, layers, experts))
+    ctx.weights.rename(
+        r"^model\.(mtp_(?:emb_norm|hidden_norm|linear_proj))\.0\.", r"model.mtp_block.0.\1."
+    )
+    number = count(config, FURTHER_COUNT) if config.get(FURTHER_COUNT) else 0
+    model = (ResidualDecoder if ctx.further and number else DenseDecoder)(spec, ctx)
+    return add_further(model, spec, ctx, number, FURTHER, FURTHER_LAYER, layers[-1:])
 
 
 def _sparse(

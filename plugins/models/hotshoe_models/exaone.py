@@ -1,8 +1,9 @@
 """EXAONE 4: norms behind each block and none before, norms of q and k per head. K-EXAONE: norms
 before each block, experts behind a sigmoid with correction, and a shared one.
 
-Where some layers have a window, the others do not rotate q and k. Defaults are those of
-transformers' Exaone4Config and ExaoneMoeConfig.
+Layers that predict further tokens have the form that vLLM's modules `exaone_moe_mtp` and
+`exaone4_5_mtp` read. Where some layers have a window, the others do not rotate q and k. Defaults
+are those of transformers' Exaone4Config and ExaoneMoeConfig.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import add_further, further_type
 from hotshoe_models.llama import SHAPE
 from hotshoe_models.mixtures import (
     grouped_router,
@@ -20,6 +22,7 @@ from hotshoe_models.mixtures import (
 )
 from hotshoe_models.olmo import NAMES as OLMO
 from hotshoe_models.qwen import QWEN3_NAMES
+from hotshoe_models.qwen_next import COUNT, FURTHER, FURTHER_LAYER
 from hotshoe_models.spec import LayerSpec
 from hotshoe_models.values import (
     FULL,
@@ -57,6 +60,7 @@ MOE_DEFAULTS = {
     "routed_scaling_factor": 2.5,
     "n_group": 1,
     "topk_group": 1,
+    "num_nextn_predict_layers": 1,
 }
 EXPERTS = MoeNames(correction="mlp.e_score_correction_bias")
 
@@ -64,7 +68,12 @@ EXPERTS = MoeNames(correction="mlp.e_score_correction_bias")
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Exaone4ForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    return DenseDecoder(decoder_spec(config, _layers(config, ctx), names=NAMES), ctx)
+    spec = decoder_spec(config, exaone_layers(config, ctx, _types(config)), names=NAMES)
+    model, further = DenseDecoder(spec, ctx), 0
+    if config.architecture.startswith("Exaone4_5"):
+        ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
+        further = config.size(COUNT, 1) if config.get(COUNT, 1) else 0
+    return add_further(model, spec, ctx, further, FURTHER, FURTHER_LAYER, spec.layers[:1])
 
 
 def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -77,17 +86,22 @@ def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         names=EXPERTS,
     )
     ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
-    layers = with_experts(_layers(config, ctx), experts, sparse_types(config))
-    return DenseDecoder(decoder_spec(config, layers, names=QWEN3_NAMES), ctx)
+    types = _types(config)
+    layers = with_experts(exaone_layers(config, ctx, types), experts, sparse_types(config))
+    spec = decoder_spec(config, layers, names=QWEN3_NAMES)
+    # The layer that predicts further tokens has no experts.
+    own = exaone_layers(
+        config, ctx, [further_type(config, "mtp_layer_types", types[0], (FULL, SLIDING))]
+    )
+    number, model = count(config, "num_nextn_predict_layers"), DenseDecoder(spec, ctx)
+    return add_further(model, spec, ctx, number, FURTHER, FURTHER_LAYER, own)
 
 
-def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
+def _types(config: ModelConfig) -> list[str]:
     window = optional_size(config, "sliding_window")
     windowed = window is not None and config.get("layer_types") is None
     every = config.size("sliding_window_pattern", PATTERN) if windowed else 1
-    return exaone_layers(
-        config, ctx, layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
-    )
+    return layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
 
 
 def exaone_layers(

@@ -2,7 +2,8 @@
 latent attention without rotation to groups of tokens that an indexer chooses; experts and a shared
 one.
 
-Defaults are those of transformers' Glm5NextTextConfig.
+Defaults are those of transformers' Glm5NextTextConfig. The layer that predicts further tokens has
+one residual, as vLLM's `Glm5NextMultiTokenPredictorLayer`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hotshoe.models import ModelConfig
 from hotshoe_models.deepseek import corrected_router
 from hotshoe_models.deepseek_v32 import indexer_types
 from hotshoe_models.deltas import LINEAR, decay_floor, equal_heads, with_deltas
+from hotshoe_models.further import DEEPSEEK, add_further
 from hotshoe_models.hyper import HyperDecoder
 from hotshoe_models.kimi_linear import CONV, WITHIN, delta_block
 from hotshoe_models.latent import GATES
@@ -85,6 +87,7 @@ DENSE_LAYERS = 3
 #: The least logarithm of a decay, and what `linear_attn_config` calls sizes and that.
 FLOOR = "linear_lower_bound"
 KEYS = {**WITHIN, "gate_lower_bound": FLOOR}
+FURTHER = replace(DEEPSEEK, passes_normed=True)
 NAMES = DeltaNames(conv=CONV, norm="o_norm.weight")
 #: What transformers calls a module, and a matrix that has no name of its own.
 RENAMES = (
@@ -126,7 +129,11 @@ def build(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
     )
     for pattern, name in RENAMES:
         ctx.weights.rename(pattern, name)
-    return HyperDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    chosen = [layer for layer in spec.layers if layer.mixer == "indexed"]
+    own, model = [replace(layer, mixture=experts) for layer in chosen[-1:]], HyperDecoder(spec, ctx)
+    further = spec.further_layers if own else 0
+    return add_further(model, replace(spec, hyper=None), ctx, further, FURTHER, own=own)
 
 
 def _default_type(i: int) -> str:

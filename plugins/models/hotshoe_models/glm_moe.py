@@ -11,7 +11,7 @@ from typing import Any
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.further import add_further
+from hotshoe_models.further import DEEPSEEK, FurtherNames, add_further
 from hotshoe_models.mixtures import grouped_router, mixture, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_NAMES
 from hotshoe_models.spec import LayerSpec
@@ -122,9 +122,19 @@ def build_solar(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 
 def moe_decoder(
-    config: ModelConfig, ctx: BuildContext, layers: tuple[LayerSpec, ...], **differences: Any
+    config: ModelConfig,
+    ctx: BuildContext,
+    layers: tuple[LayerSpec, ...],
+    further: FurtherNames = DEEPSEEK,
+    **differences: Any,
 ) -> DenseDecoder:
-    """Build a decoder of these layers, of which those behind the first dense ones have experts."""
+    """Build a decoder of these layers, of which those behind the first dense ones have experts.
+
+    Args:
+        config, ctx, layers: Of the model.
+        further: What the layer has that predicts further tokens.
+        differences: Of the specification.
+    """
     shared = 0 if config.get("n_shared_experts") is None else count(config, "n_shared_experts")
     shared *= config.size("moe_intermediate_size")
     router = grouped_router(config)
@@ -135,4 +145,4 @@ def moe_decoder(
         config, with_experts(layers, experts, lambda i: i >= dense), qkv_bias=bias, **differences
     )
     spec = unused_layers(config, spec, "num_nextn_predict_layers")
-    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers)
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers, further)

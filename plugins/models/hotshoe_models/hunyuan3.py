@@ -1,12 +1,14 @@
 """Hunyuan V3 (Hy3): Qwen's attention, experts behind a sigmoid with correction, and a shared one.
 
-Layers that predict further tokens are not used. Defaults are those of transformers' HYV3Config.
+Defaults are those of transformers' HYV3Config. The layer that predicts further tokens has the form
+that vLLM's module `hy_v3_mtp` reads.
 """
 
 from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import NORMED, add_further
 from hotshoe_models.llama import SHAPE, llama_spec
 from hotshoe_models.mixtures import mixture, sparse_types, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_NAMES
@@ -57,4 +59,5 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     spec = llama_spec(
         config, with_experts(layers, experts, sparse_types(config)), names=QWEN3_NAMES
     )
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers, NORMED)

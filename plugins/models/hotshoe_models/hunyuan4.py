@@ -1,9 +1,8 @@
-"""Hy4, also the text part of the model that sees: several residual streams that do not mix, around
-GLM-5's sparse attention with sinks and a gate for each channel; experts with clamped gates, and a
-shared one without.
+"""Hy4: several residual streams that do not mix, around GLM-5's sparse attention with sinks and a
+gate for each channel; experts with clamped gates, and a shared one without.
 
-Positions of images have several coordinates; of text all are the same. Defaults are those of
-transformers' HYV4Config and HYV4VLTextConfig.
+Defaults are those of transformers' HYV4Config. The layer that predicts further tokens has one
+residual, as vLLM's `HYV4MultiTokenPredictorLayer`.
 """
 
 import math
@@ -14,6 +13,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.deepseek import corrected_router, latent_spec
 from hotshoe_models.deepseek_v32 import INDEXED, indexer_types
+from hotshoe_models.further import NORMED, add_further
 from hotshoe_models.glm_dsa import MIXERS
 from hotshoe_models.hyper import HyperDecoder
 from hotshoe_models.mixtures import mixture, sparse_types, with_expert_defaults, with_experts
@@ -53,22 +53,13 @@ DEFAULTS: dict[str, Any] = {
     "index_head_dim": 128,
     "index_n_heads": 16,
     "indexer_types": None,
+    "num_nextn_predict_layers": 1,
     "hc_mult": 4,
     "hc_magnitude": 2.0,
     "hc_eps": 1e-6,
     "learnable_sink_init": 0.0,
     "swiglu_limit": 10.0,
     "rope_parameters": None,
-}
-SEEING_DEFAULTS: dict[str, Any] = {
-    **DEFAULTS,
-    "hidden_size": 6144,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 78,
-    "num_attention_heads": 64,
-    "q_lora_rank": 2048,
-    "index_n_heads": 32,
 }
 #: Which indexers are shared, in files that say nothing of it.
 SCHEDULE = {"index_topk_freq": 4, "index_skip_topk_offset": 2}
@@ -85,22 +76,13 @@ RENAMES = (
 )
 
 
+FURTHER_LAYER = "model.mtp_layers.{}."
+
+
 def build(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
     """Build HYV4ForCausalLM."""
-    return _decoder(config, ctx, DEFAULTS)
-
-
-def build_seeing(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
-    """Build the text part of HYV4VLForConditionalGeneration, which rotates neighboring channels and
-    whose norms of latents have the epsilon of all others."""
-    return _decoder(config, ctx, SEEING_DEFAULTS, seeing=True)
-
-
-def _decoder(
-    config: ModelConfig, ctx: BuildContext, defaults: dict[str, Any], seeing: bool = False
-) -> HyperDecoder:
-    values = {**SCHEDULE, **config.values, "rope_interleave": seeing}
-    config = with_expert_defaults(replace(config, values=values), defaults)
+    values = {**SCHEDULE, **config.values, "rope_interleave": False}
+    config = with_expert_defaults(replace(config, values=values), DEFAULTS)
     types, key = indexer_types(config)
     if types[0] != "full":
         raise refuse(config, key, "needs an indexer in its first layer")
@@ -112,7 +94,6 @@ def _decoder(
         head_dim=config.size("index_head_dim"),
         top_k=config.size("index_topk"),
         norm_eps=number(config, "rms_norm_eps"),
-        interleaved=seeing,
         last=True,
     )
     config.size("q_lora_rank")
@@ -121,8 +102,6 @@ def _decoder(
     if index.head_dim < spec.latent.rope_dim:
         raise refuse(config, "index_head_dim", f"rotates {spec.latent.rope_dim} channels of it")
     latent = replace(spec.latent, index=index, gate="gate_proj", channel_gates=True, sinks="sinks")
-    if seeing:
-        latent = replace(latent, norm_eps=number(config, "rms_norm_eps"))
     mixers = [MIXERS[kind] for kind in types]
     kinds = tuple(replace(x, mixer=m) for x, m in zip(spec.layers, mixers, strict=True))
     experts = mixture(
@@ -148,4 +127,6 @@ def _decoder(
     for pattern, name in RENAMES:
         ctx.weights.rename(pattern, name)
     ctx.weights.ignore([r"^model\.mtp_layers\."], "layers that predict further tokens")
-    return HyperDecoder(spec, ctx)
+    own, model = [replace(kinds[0], mixture=experts)], HyperDecoder(spec, ctx)
+    further = count(config, "num_nextn_predict_layers")
+    return add_further(model, replace(spec, hyper=None), ctx, further, NORMED, FURTHER_LAYER, own)

@@ -1,6 +1,7 @@
 """LongCat Flash: layers of two latent attentions each, and experts of which some do nothing.
 
-Defaults are those of transformers' LongcatFlashConfig.
+Defaults are those of transformers' LongcatFlashConfig. The layer that predicts further tokens has
+the form that vLLM's module `longcat_flash_mtp` reads.
 """
 
 from dataclasses import replace
@@ -9,6 +10,7 @@ from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.deepseek import latent_spec
+from hotshoe_models.further import NORMED, add_further
 from hotshoe_models.longcat_layers import LongcatDecoder
 from hotshoe_models.mixtures import mixture
 from hotshoe_models.values import count, number, refuse, with_defaults
@@ -56,6 +58,13 @@ FIXED = {
     "router_bias": False,
     "zero_expert_type": "identity",
 }
+#: The layer that predicts further tokens has one attention and one MLP. Files name its parts so.
+FURTHER_LAYER = "model.mtp.layers.{}."
+FURTHER_RENAMES = (
+    (r"^(model\.mtp\.layers\.\d+\.[eh]norm)\.m\.", r"\1."),
+    (r"^(model\.mtp\.layers\.\d+\.)transformer_layer\.", r"\1"),
+    (r"^model\.mtp\.norm\.", "model.mtp.layers.0.final_layernorm."),
+)
 EXPERTS = MoeNames(router="mlp.router.classifier", correction="mlp.router.e_score_correction_bias")
 
 
@@ -90,7 +99,12 @@ def build(config: ModelConfig, ctx: BuildContext) -> LongcatDecoder:
         ctx.weights.ignore(
             [rf"\.mlp\.experts\.(?:{behind})\."], "experts that put out what they take"
         )
-    return LongcatDecoder(spec, ctx, experts, idle)
+    for pattern, name in FURTHER_RENAMES:
+        ctx.weights.rename(pattern, name)
+    model = LongcatDecoder(spec, ctx, experts, idle)
+    key = "num_nextn_predict_layers"
+    further = 1 if config.get(key) is None else count(config, key)
+    return add_further(model, spec, ctx, further, NORMED, FURTHER_LAYER)
 
 
 def _respelled(config: ModelConfig) -> ModelConfig:

@@ -1,14 +1,16 @@
 """Mellum 2: Qwen 3's layers with experts; layers with a window have a rotary base of their own.
 
-Defaults are those of transformers' MellumConfig.
+Defaults, and the form of the layer that predicts further tokens, are those of transformers.
 """
 
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import add_further, further_type
 from hotshoe_models.mixtures import mixture, sparse_types, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_DEFAULTS, QWEN3_NAMES
+from hotshoe_models.qwen_next import COUNT, FURTHER, FURTHER_LAYER
 from hotshoe_models.values import (
     FULL,
     SLIDING,
@@ -44,10 +46,15 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     first = {"first_k_dense_replace": 0}
     config = with_rope(with_expert_defaults(config, {**DEFAULTS, **first}), ROPE)
     types = layer_types(config, lambda i: FULL)
-    layers = layer_specs(config, ctx, types, optional_size(config, "sliding_window"))
+    window = optional_size(config, "sliding_window")
     experts = mixture(config, RouterSpec(renormalize=flag(config, "norm_topk_prob")))
+    layers = layer_specs(config, ctx, types, window)
     layers = with_experts(layers, experts, sparse_types(config))
     bias = flag(config, "attention_bias")
     ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
     spec = decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=QWEN3_NAMES)
-    return DenseDecoder(spec, ctx)
+    number = int(any(map(config.get, ("num_mtp_layers", COUNT))))
+    kinds = [further_type(config, "mtp_layer_types", SLIDING, (FULL, SLIDING))] * number
+    sparse = config.get("mtp_mlp_layer_types") != ["dense"]
+    own = with_experts(layer_specs(config, ctx, kinds, window), experts, lambda i: sparse)
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, number, FURTHER, FURTHER_LAYER, own)

@@ -9,6 +9,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import refuse_further
 from hotshoe_models.mixtral import NAMES as EXPERTS
 from hotshoe_models.mixtral import STACKED
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
@@ -49,6 +50,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     layers = layer_specs(config, ctx, partial_rotary=True, default_theta=DEFAULT_THETA)
     layers = with_experts(layers, experts, lambda i: True)
     ctx.weights.rename(*STACKED)
+    refuse_further(ctx, "no published code says what MiniMax M2's num_mtp_modules are")
     return DenseDecoder(decoder_spec(config, layers, names=replace(NAMES, unused=UNUSED)), ctx)
 
 

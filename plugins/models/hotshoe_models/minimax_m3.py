@@ -2,7 +2,8 @@
 
 Most layers of published files choose blocks of tokens that a query reads. Where no text has more
 tokens than these blocks, all of it is read, and nothing is built that chooses.
-Defaults are those of transformers' MiniMaxM3VLTextConfig.
+Defaults are those of transformers' MiniMaxM3VLTextConfig. The layer that predicts further tokens
+has the form that vLLM's class `MiniMaxM3MTP` reads.
 """
 
 from dataclasses import replace
@@ -12,12 +13,14 @@ from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import BlockIndexerSpec, RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import NORMED, add_further
 from hotshoe_models.minimax import with_rotary_dim
 from hotshoe_models.mixtral import BLOCK, NAMES
 from hotshoe_models.mixtures import DENSE, SPARSE, mixture, with_expert_defaults, with_experts
 from hotshoe_models.spec import WeightNames
 from hotshoe_models.values import (
     FULL,
+    count,
     decoder_spec,
     layer_specs,
     layer_types,
@@ -80,6 +83,9 @@ RENAMED = {
     r"\.mlp\.(?=(gate|experts|shared_experts)\.)": f".{BLOCK}",
     rf"\.{BLOCK}gate\.e_score_correction_bias$": f".{BLOCK}e_score_correction_bias",
 }
+#: How files name the layer that predicts further tokens, what is beside it, and their number.
+FURTHER_LAYER, FURTHER_COUNT = "model.mtp.layers.{}.transformer_layer.", "num_mtp_modules"
+FURTHER = replace(NORMED, beside="model.mtp.layers.0.", passes_normed=False)
 WHY_UNREAD = "the choice of blocks, all of which are read"
 UNREAD = r"\.self_attn\.indexer\."
 
@@ -130,7 +136,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         blocks=blocks,
         names=names,
     )
-    return DenseDecoder(spec, ctx)
+    own = [replace(layers[-1], mixture=experts, mixer="attention" if blocks is None else "blocks")]
+    further = count(config, FURTHER_COUNT) if config.get(FURTHER_COUNT) else 0
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, further, FURTHER, FURTHER_LAYER, own)
 
 
 def _respelled(config: ModelConfig) -> ModelConfig:

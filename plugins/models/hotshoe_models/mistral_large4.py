@@ -18,6 +18,7 @@ from hotshoe_models.consolidated import MATRICES, RENAMES, UNREAD
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import latent_spec, with_mixtures
 from hotshoe_models.deepseek_v32 import INDEXED
+from hotshoe_models.further import refuse_further
 from hotshoe_models.glm_dsa import indexed_mixers
 from hotshoe_models.mistral4 import softmax_router
 from hotshoe_models.mixtures import sparse_types, with_expert_defaults
@@ -94,6 +95,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         ctx.weights.rename(own, name)
     ctx.weights.ignore([UNREAD.pattern], WHY)
     ctx.weights.ignore([r"^mtp_dspark\."], "layers that predict further tokens")
+    refuse_further(ctx, "mtp_dspark drafts blocks of tokens at once, which no method here does")
     ctx.weights.ignore([rf"^{RATES}$"])  # where no layer of this stage rotates
     return DenseDecoder(spec, ctx)
 

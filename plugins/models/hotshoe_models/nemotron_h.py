@@ -3,23 +3,27 @@ that rotates nothing, an MLP of squared ReLU, or experts of it.
 
 Experts of Nemotron 3 Super take latents, which two matrices make of hidden states and back.
 
-Defaults are those of transformers' NemotronHConfig.
+Defaults are those of transformers' NemotronHConfig. What predicts further tokens has the form that
+vLLM's module `nemotron_h_mtp` reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
 from hotshoe.layers import BuildContext, Mixture, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import NORMED, add_further
 from hotshoe_models.mixtures import grouped_router, mixture
 from hotshoe_models.spec import LayerSpec, StateBlock, WeightNames
 from hotshoe_models.states import state_block
 from hotshoe_models.values import (
     PLAIN_ACTIVATIONS,
     activation,
+    count,
     decoder_spec,
     flag,
     number,
@@ -58,6 +62,7 @@ DEFAULTS = {
     "n_group": 1,
     "topk_group": 1,
     "norm_topk_prob": True,
+    "num_nextn_predict_layers": 0,
 }
 KEYS = {
     "heads": "mamba_num_heads",
@@ -80,6 +85,7 @@ MIXERS = {
     "E": "experts",
     "moe": "experts",
 }
+FURTHER_LISTS = ("mtp_layers_block_type", "mtp_hybrid_override_pattern")
 LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
 NAMES = WeightNames(
     embedding="backbone.embeddings",
@@ -109,7 +115,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     bias = flag(config, "attention_bias")
     spec = decoder_spec(
         config,
-        _layers(config),
+        _layers(config, _mixers(config, LISTS)),
         activation=activation(config, "mlp_hidden_act", PLAIN_ACTIVATIONS),
         gated=False,
         norm_eps=number(config, "layer_norm_epsilon"),
@@ -120,11 +126,12 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         names=NAMES,
     )
     ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
-    return DenseDecoder(spec, ctx)
+    model, further = DenseDecoder(spec, ctx), count(config, "num_nextn_predict_layers")
+    own = _layers(config, _further_mixers(config)) if further else ()
+    return add_further(model, spec, ctx, further, NORMED, "mtp.layers.{}.", own)
 
 
-def _layers(config: ModelConfig) -> tuple[LayerSpec, ...]:
-    mixers = _mixers(config)
+def _layers(config: ModelConfig, mixers: Sequence[str]) -> tuple[LayerSpec, ...]:
     experts = _experts(config) if "experts" in mixers else None
     return tuple(
         LayerSpec(None, mixer="mlp", mixture=experts, mlp=False)
@@ -150,9 +157,19 @@ def _experts(config: ModelConfig) -> Mixture:
     )
 
 
-def _mixers(config: ModelConfig) -> list[str]:
+def _further_mixers(config: ModelConfig) -> list[str]:
+    """Return the mixers of what predicts further tokens, whose blocks are numbered as layers."""
+    default = {} if any(map(config.get, FURTHER_LISTS)) else {FURTHER_LISTS[0]: ["*", "E"]}
+    mixers = _mixers(replace(config, values={**config.values, **default}), FURTHER_LISTS)
+    if "state" in mixers or "attention" not in mixers:
+        named = next((name for name in FURTHER_LISTS if config.get(name)), FURTHER_LISTS[0])
+        raise refuse(config, named, "needs attention and no states, to take drafts back")
+    return mixers
+
+
+def _mixers(config: ModelConfig, lists: Sequence[str]) -> list[str]:
     """Return the mixer of each layer; the number of layers is that of the list."""
-    name = next((name for name in LISTS if config.get(name)), LISTS[0])
+    name = next((name for name in lists if config.get(name)), lists[0])
     given = config.require(name)
     if not isinstance(given, str | list):
         raise refuse(config, name, "needs a list of layers")

@@ -164,7 +164,6 @@ ARCHITECTURES = {
     "Glm4vTextModel": "hotshoe_models.glm_vl:build",
     "Glm5NextTextModel": "hotshoe_models.glm5_next:build",
     "LlamaModel": "hotshoe_models.llama:build",
-    "HYV4VLTextModel": "hotshoe_models.hunyuan4:build_seeing",
     "MistralLarge4TextModel": "hotshoe_models.mistral_large4:build",
     "MistralModel": "hotshoe_models.mistral:build",
     "MuseGlimmerTextModel": "hotshoe_models.muse_glimmer:build",
@@ -201,7 +200,6 @@ COMPOSITES = {
     "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vTextModel"},
     "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextTextModel"},
     "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeTextModel"},
-    "HYV4VLForConditionalGeneration": {"hy_v4_vl_text": "HYV4VLTextModel"},
     "Idefics2ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {

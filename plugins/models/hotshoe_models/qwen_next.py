@@ -3,7 +3,6 @@
 Norms add 1 to their weights. Defaults are those of transformers' Qwen3NextConfig.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from hotshoe.layers import BuildContext
@@ -55,6 +54,7 @@ FURTHER = FurtherNames(
     beside="mtp.",
     passes_normed=True,
 )
+FURTHER_LAYER = "mtp.layers.{}."
 #: Key of the number of layers that predict further tokens.
 COUNT = "num_nextn_predict_layers"
 JOINED = Projection((("in_proj_qkvz", ("q", "k", "v", "z")),), grouped=True)
@@ -83,9 +83,8 @@ def drafting(config: ModelConfig, ctx: BuildContext, spec: DecoderSpec, key: str
         key: Of the number of such layers; published files have one, and may not say so.
     """
     model, number = DenseDecoder(spec, ctx), config.size(key, 1) if config.get(key, 1) else 0
-    attending = [layer for layer in spec.layers if layer.mixer == "attention"]
-    whole = replace(spec, layers=(*spec.layers, *attending[-1:]))
-    return add_further(model, whole, ctx, number if attending else 0, FURTHER, "mtp.layers.{}.")
+    own = [layer for layer in spec.layers if layer.mixer == "attention"][-1:]
+    return add_further(model, spec, ctx, number if own else 0, FURTHER, FURTHER_LAYER, own)
 
 
 def mixed_layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:

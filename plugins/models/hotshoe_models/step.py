@@ -1,7 +1,8 @@
 """Step 3.5 and 3.7: a gate and a number of query heads for each kind of layer, clamped experts.
 
 Published files describe layers by lists of their own, with entries for layers behind the last one
-that predict further tokens. Defaults are those of transformers' Step3p7TextConfig.
+that predict further tokens, whose form is that of vLLM's module `step3p5_mtp`. Defaults are those
+of transformers' Step3p7TextConfig.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from hotshoe.layers import BuildContext, Mixture, MoeNames, before_silu
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import FurtherNames, add_further, further_type
 from hotshoe_models.mixtures import DENSE, SPARSE, mixture, sparse_types, with_expert_defaults
 from hotshoe_models.spec import LayerSpec, WeightNames
 from hotshoe_models.values import (
@@ -74,6 +76,10 @@ OTHER = "attention_other_setting"
 NAMES = WeightNames(
     qk_norm=("self_attn.q_norm", "self_attn.k_norm"), gate="self_attn.g_proj", head_gates=True
 )
+#: What the layer that predicts further tokens has of its own.
+FURTHER = FurtherNames(
+    final_norm="transformer.shared_head.norm", lm_head="transformer.shared_head.output"
+)
 EXPERTS = MoeNames()
 #: What published files call the parts of a mixture.
 RENAMED = {
@@ -102,7 +108,18 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         attention_scale=scale**-0.5,
         names=NAMES,
     )
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    own = _layers(_further(config), ctx) if spec.further_layers else ()
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers, FURTHER, own=own)
+
+
+def _further(config: ModelConfig) -> ModelConfig:
+    """Return the configuration of one layer: the first that predicts further tokens."""
+    kind = further_type(config, "mtp_layer_types", FULL, (FULL, SLIDING))
+    own: dict[str, Any] = {"num_hidden_layers": 1, "layer_types": [kind]}
+    own["mlp_layer_types"] = [further_type(config, "mtp_mlp_layer_types", DENSE, (DENSE, SPARSE))]
+    own |= {key: config.get(f"mtp_{key}") for key in ("swiglu_limits", "swiglu_limits_shared")}
+    return replace(config, values={**config.values, **own})
 
 
 def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
@@ -169,8 +186,12 @@ def _respelled(config: ModelConfig) -> ModelConfig:
             values.setdefault(name, values[key])
     config = with_expert_defaults(replace(config, values=values), DEFAULTS)
     values, count = dict(config.values), config.size("num_hidden_layers")
+    if values["mlp_layer_types"] is None:
+        values["mlp_layer_types"] = _sparse(config, count)
     for key in LISTS:
         if isinstance(values.get(key), list):
+            if behind := values[key][count:]:
+                values[f"mtp_{key}"] = behind[:1]
             values[key] = values[key][:count]
     other = mapping(config, OTHER)
     for key in ("num_attention_groups", "head_dim"):
@@ -178,8 +199,6 @@ def _respelled(config: ModelConfig) -> ModelConfig:
             raise refuse(config, OTHER, f"has the same {key} in all layers")
     if values["num_sliding_attention_heads"] is None:
         values["num_sliding_attention_heads"] = other.get("num_attention_heads")
-    if values["mlp_layer_types"] is None:
-        values["mlp_layer_types"] = _sparse(config, count)
     if values["rope_parameters"] is None:
         values["rope_parameters"] = _rope(replace(config, values=values))
         values.pop("rope_scaling", None)
@@ -187,15 +206,18 @@ def _respelled(config: ModelConfig) -> ModelConfig:
 
 
 def _sparse(config: ModelConfig, count: int) -> list[str]:
-    """Return which layers have experts: those that `moe_layers_enum` lists, or all from 3 on."""
+    """Return which layers have experts: those that `moe_layers_enum` lists, or all from 3 on.
+
+    Behind them, the list says it of the first layer that predicts further tokens.
+    """
     key = "moe_layers_enum"
     listed = config.get(key)
     if listed is None:
-        return [SPARSE if i >= 3 else DENSE for i in range(count)]
+        return [SPARSE if i >= 3 else DENSE for i in range(count)] + [DENSE]
     named = listed.split(",") if isinstance(listed, str) else listed
     if not isinstance(named, list) or not all(str(i).strip().isdecimal() for i in named):
         raise refuse(config, key, "needs numbers of layers, in a list or with commas between")
-    return [SPARSE if i in {int(n) for n in named} else DENSE for i in range(count)]
+    return [SPARSE if i in {int(n) for n in named} else DENSE for i in range(count + 1)]
 
 
 def _rope(config: ModelConfig) -> Mapping[str, Any]:

@@ -2513,26 +2513,6 @@ VARIANTS += [
         undivided=True,
     ),
 ]
-HY4_TOWER = {**TOWER, "out_hidden_size": 64, "num_channels": 1, "max_image_size": 8}
-VARIANTS += [
-    Variant(
-        "hy4-seeing",
-        "HYV4VL",
-        {
-            **HY4,
-            "num_hidden_layers": 3,
-            "rms_norm_eps": 1e-2,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 300.0,
-                "mrope_section": [1, 2, 1],
-            },
-            **UNTIED,
-        },
-        whole={"vision_config": HY4_TOWER},
-        undivided=True,
-    ),
-]
 GLM5_TOWER = {**QWEN_TOWER, "projection_intermediate_size": 32}
 VARIANTS += [
     Variant(
@@ -3112,7 +3092,7 @@ RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
-RECENT |= {"Glm5Next", "HYV4", "HYV4VL"}
+RECENT |= {"Glm5Next", "HYV4"}
 OLDEST = "5.24"
 
 
@@ -3202,7 +3182,7 @@ class Stepper:
             view = CacheView(self._block_table(list(scheduled)), _ints(slots))
             view.prepared = plan.prepare(shape, view)
             views.append(view)
-        batch = ForwardBatch(_ints(positions), shape, views)
+        self.batch = batch = ForwardBatch(_ints(positions), shape, views)
         return self.model.forward(self.model.embed(_ints(ids)) if hidden is None else hidden, batch)
 
     def _block_table(self, sequences: list[int]) -> Tensor:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
@@ -44,7 +45,7 @@ LAYOUTS = {
 
 
 def build(name: str, further: bool, number: int = 1):
-    values = {**SIZES, **LAYOUTS[name][0], "num_nextn_predict_layers": number}
+    values = {**SIZES, **LAYOUTS.get(name, ({},))[0], "num_nextn_predict_layers": number}
     config = ModelConfig(Path("model"), name, values, "float32", 16, ())
     selector = Selector(SLOTS, [], FACTS)
     ctx = BuildContext(selector, "float32", "float32", 4, 16, further=further)
@@ -83,3 +84,9 @@ def test_there_is_a_head_where_the_file_has_one_and_it_is_wanted(name: str) -> N
     model, ctx = build(name, further=True, number=2)
     assert len(model.draft_head.cache_layers) == 1
     assert len(ctx.cache_layers) == 3
+
+
+def test_a_form_that_no_published_code_computes_is_refused_where_it_is_wanted() -> None:
+    assert build("MiniMaxM2ForCausalLM", further=False)[0].draft_head is None
+    with pytest.raises(ConfigError, match=r"method mtp .*num_mtp_modules.*use another method"):
+        build("MiniMaxM2ForCausalLM", further=True)

@@ -181,7 +181,6 @@ DEFAULTS = {
     "YoutuConfig": youtu.DEFAULTS,
     "HYV3Config": hunyuan3.DEFAULTS,
     "HYV4Config": hunyuan4.DEFAULTS,
-    "HYV4VLTextConfig": hunyuan4.SEEING_DEFAULTS,
     "ExaoneMoeConfig": exaone.MOE_DEFAULTS,
     "Cohere2MoeConfig": cohere.MOE_DEFAULTS,
     "Ministral3Config": ministral.DEFAULTS,
