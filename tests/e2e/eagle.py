@@ -35,7 +35,7 @@ HEAD_CONFIGS = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
         "draft_vocab_size": DRAFTED,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": TAPPED},
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [i - 1 for i in TAPPED]},
     },
     "medusa": {"architectures": ["MedusaModel"], "num_heads": 3, "num_hidden_layers": 1},
 }
@@ -190,8 +190,24 @@ def step(method: str, head: Weights, embedded: Tensor, hidden: Tensor) -> tuple[
     return out, norm(out, head["norm.weight"])
 
 
+def joined(layers: Sequence[Tensor], head: Weights) -> Tensor:
+    """Return what an EAGLE-3 head makes of the states that it takes, normed where it has norms."""
+    taken = [layers[i] for i in TAPPED]
+    if "fc_norm.0.weight" in head:
+        taken = [norm(x, head[f"fc_norm.{i}.weight"]) for i, x in enumerate(taken)]
+    beside = torch.cat(taken, 1)
+    if "input_norm.weight" in head:
+        beside = norm(beside, head["input_norm.weight"])
+    return beside @ head["fc.weight"].double().T
+
+
 def drafts(
-    method: str, model: Weights, head: Weights, ids: Sequence[int], count: int
+    method: str,
+    model: Weights,
+    head: Weights,
+    ids: Sequence[int],
+    count: int,
+    normed_output: bool = False,
 ) -> tuple[list[list[int]], Tensor]:
     """Return, for each draft behind ids, the tokens whose logits are within rounding of the best,
     and what the first draft's logits are made of. The chain ends where several are likely."""
@@ -200,11 +216,12 @@ def drafts(
     if method == "medusa":
         return _medusa_drafts(final[-1], head, count), final[-1]
     if method == "eagle3":
-        hidden = torch.cat([layers[i] for i in TAPPED], 1) @ head["fc.weight"].double().T
+        hidden = joined(layers, head)
     known, found, first = list(ids), list[list[int]](), None
     while len(found) < count:
         embedded = model["model.embed_tokens.weight"].double()[known[1:]]
         passed, normed = step(method, head, embedded, hidden)
+        passed = normed if normed_output else passed
         first = normed[-1] if first is None else first
         matrix = (head if method == "eagle3" else model)["lm_head.weight"].double()
         near = near_best(matrix @ normed[-1])
@@ -225,7 +242,7 @@ def logits_behind(
     *layers, final = states(model, ids[:-1])
     hidden, known = final, list(ids)
     if method == "eagle3":
-        hidden = torch.cat([layers[i] for i in TAPPED], 1) @ head["fc.weight"].double().T
+        hidden = joined(layers, head)
     for draft in (*path, None):
         embedded = model["model.embed_tokens.weight"].double()[known[1:]]
         passed, normed = step(method, head, embedded, hidden)

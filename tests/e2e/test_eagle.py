@@ -121,6 +121,50 @@ def test_drafts_are_those_of_plain_code(
     torch.testing.assert_close(guessed[0][0].double(), first, atol=1e-3, rtol=1e-3)
 
 
+#: Norms beside `fc`, by the key that says them.
+NORMS = {
+    "fc_norm": {f"fc_norm.{i}.weight": eagle.SIZE for i in range(3)},
+    "norm_before_fc": {"input_norm.weight": 3 * eagle.SIZE},
+}
+
+
+@pytest.mark.parametrize("key", NORMS)
+def test_heads_of_later_forms_make_the_drafts_of_plain_code(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """As speculators writes them, with a layer of Qwen 3, and at the top, with one of Llama."""
+    made = pair("eagle3", "qwen3")
+    for name, size in NORMS[key].items():
+        made.head[name] = 1 + 0.3 * torch.randn(size)
+    own: dict[str, object] = {key: True, "norm_output": True}
+    if key == "fc_norm":
+        norms = [f"midlayer.self_attn.{part}_norm.weight" for part in "qk"]
+        made.head |= {name: 1 + 0.3 * torch.randn(eagle.DIM) for name in norms}
+        layer = {**eagle.SIZES, "model_type": "qwen3", "layer_types": ["full_attention"]}
+        own |= {
+            "architectures": ["Eagle3DraftModel"],
+            "speculators_model_type": "eagle3",
+            "transformer_layer_config": layer,
+            "eagle_aux_hidden_state_layer_ids": eagle.TAPPED,
+            "eagle_config": None,
+        }
+    made.write_head(**own)
+    seen: list[tuple[list[int], list[int]]] = []
+    propose = Heads.propose
+
+    def spy(self: Heads, wanted: Sequence[Wanted]) -> list[list[int]]:
+        seen.extend((list(one.request.token_ids), list(one.made)) for one in wanted)
+        return propose(self, wanted)
+
+    monkeypatch.setattr(Heads, "propose", spy)
+    with made.open(enable_prefix_caching=False) as llm:
+        llm.generate(TokensPrompt(range(5, 14)), GREEDY)
+    assert len(seen) > 3
+    for ids, drafts in seen[::3]:
+        expected, _ = eagle.drafts("eagle3", made.model, made.head, ids, 3, normed_output=True)
+        assert drafts and all(x in y for x, y in zip(drafts, expected, strict=False))
+
+
 @pytest.mark.parametrize("settings", [SETTINGS["all at once"], {"enforce_eager": True}])
 def test_answers_are_those_without_drafts(
     pair: Callable[..., Pair], settings: dict[str, object]
@@ -261,6 +305,12 @@ VERIFIER = {"verifier": {"architectures": ["Qwen3ForCausalLM"], "name_or_path": 
         ({"draft_vocab_size": 300}, "draft_vocab_size is 300"),
         ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),
         ({"speculators_config": VERIFIER}, "trained for Qwen3ForCausalLM, but .* Llama"),
+        ({"fc_norm": True, "norm_before_fc": True}, "fc_norm is True"),
+        ({"fc_norm": True}, r"lacks fc_norm\.0"),
+        ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, "names Eagle3DeepseekV2ForCausalLM"),
+        ({"speculators_model_type": "dflash"}, "speculators_model_type is 'dflash'"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is False"),
+        ({"parallel_draft_step": 4}, "parallel_draft_step is 4"),
         ({"eagle_config": {}}, r"rising list .* not \[2, 2, 1\]"),
         ({"quantization_config": {"quant_method": "awq"}}, "it is quantized"),
         ({"without": "d2t"}, "lacks d2t"),

@@ -6,13 +6,14 @@ layers of the model, and attends with embedding and state side by side. It has a
 its own, over the most frequent tokens alone.
 
 Sources: Li et al. 2024, arXiv:2401.15077, and 2025, arXiv:2503.01840, with the layout of the
-checkpoints published beside them; for EAGLE-3 that of SpecForge's and of speculators' files, too.
+checkpoints published beside them; for EAGLE-3 that of SpecForge's and of speculators' files, too,
+with the norms of EAGLE 3.1. What config.json may say is read in `eagle_forms`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -24,16 +25,25 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead
 from hotshoe.types.trees import NAME
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
+from hotshoe_models.eagle_forms import chosen_layers, layer_family, merged
 from hotshoe_models.heads import Embedded, Joined, check_sizes, plain_decoder
 from hotshoe_models.llama import DEFAULTS, llama_spec
 from hotshoe_models.norms import plain_norm
+from hotshoe_models.qwen import QWEN3_NAMES
 from hotshoe_models.spec import DecoderSpec, WeightNames
-from hotshoe_models.values import flag, layer_specs, mapping, refuse, with_defaults
+from hotshoe_models.values import (
+    FULL,
+    flag,
+    layer_specs,
+    layer_types,
+    mapping,
+    optional_size,
+    refuse,
+    with_defaults,
+)
 
 LAYER = "midlayer."
 NAMES = WeightNames(embedding="embed_tokens", final_norm="norm", layer=LAYER, input_norm=None)
-#: Key of the layers whose states EAGLE-3 takes, at the top or in `eagle_config`.
-TAPPED = "eagle_aux_hidden_state_layer_ids"
 INTEGERS = frozenset({torch.int32, torch.int64})
 
 
@@ -68,6 +78,27 @@ class EagleHead:
         return self._model.head(hidden, GENERATE).topk(count).indices
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Form:
+    """What EAGLE-3 heads differ in.
+
+    Attributes:
+        num_states: States of the model that the head takes for each token.
+        num_drafted: Tokens that it can guess.
+        normed_residual: The residual of its layer begins with the normed state.
+        normed_join: One norm takes all states side by side, before they are joined.
+        normed_states: Each state has a norm, before they are joined.
+        passes_normed: The next draft reads what logits are made of.
+    """
+
+    num_states: int
+    num_drafted: int
+    normed_residual: bool = False
+    normed_join: bool = False
+    normed_states: bool = False
+    passes_normed: bool = False
+
+
 class Eagle3Head:
     """See `hotshoe.models.base.DraftHead`.
 
@@ -75,23 +106,23 @@ class Eagle3Head:
         spec: A decoder of one layer.
         ctx: With the head's weight table.
         model: Gives its embedding where the head has none.
-        num_states: States of the model that the head takes for each token.
-        num_drafted: Tokens that it can guess.
-        normed_residual: The residual of its layer begins with the normed state.
+        form: What the head differs in.
     """
 
     def __init__(
-        self,
-        spec: DecoderSpec,
-        ctx: BuildContext,
-        model: DenseDecoder,
-        num_states: int,
-        num_drafted: int,
-        normed_residual: bool,
+        self, spec: DecoderSpec, ctx: BuildContext, model: DenseDecoder, form: Eagle3Form
     ) -> None:
         before, self._size = len(ctx.cache_layers), spec.hidden_size
-        self._embedded, self._normed_residual = Embedded(spec, ctx, model), normed_residual
-        self._join = Joined(ctx, "fc", num_states * self._size, self._size)
+        self._embedded, self._form = Embedded(spec, ctx, model), form
+        self._taken = model.hidden_size
+        inputs, num_drafted = form.num_states * self._taken, form.num_drafted
+        norms = {"input_norm": inputs} if form.normed_join else {}
+        if form.normed_states:
+            norms |= {f"fc_norm.{i}": self._taken for i in range(form.num_states)}
+        self._norms = [
+            plain_norm(replace(spec, hidden_size=size), ctx, name) for name, size in norms.items()
+        ]
+        self._join = Joined(ctx, "fc", inputs, self._size)
         self._embedding_norm = plain_norm(spec, ctx, f"{LAYER}input_layernorm")
         self._hidden_norm = plain_norm(spec, ctx, f"{LAYER}hidden_norm")
         [layer] = spec.layers
@@ -120,12 +151,21 @@ class Eagle3Head:
         """See `hotshoe.models.base.DraftHead`; the first columns of wide states are the final
         ones, which this head does not take."""
         if hidden.shape[1] != self._size:
-            hidden = self._join(hidden[:, self._size :].contiguous())
+            hidden = self._join(self._normed(hidden[:, self._taken :]))
         state = self._hidden_norm(hidden)
         beside = torch.cat([self._embedding_norm(self._embedded(ids)), state], 1)
-        residual = state if self._normed_residual else hidden
+        residual = state if self._form.normed_residual else hidden
         normed, passed = self._layer(beside, residual, batch, batch.outputs_at)
-        return passed, cast("Tensor", normed)
+        assert isinstance(normed, Tensor)
+        return (normed if self._form.passes_normed else passed), normed
+
+    def _normed(self, states: Tensor) -> Tensor:
+        """Norm the model's states [n, inputs] as the form says."""
+        if not self._norms:
+            return states.contiguous()
+        parts = states.chunk(len(self._norms), 1)
+        normed = zip(self._norms, parts, strict=True)
+        return torch.cat([norm(part.contiguous()) for norm, part in normed], 1)
 
     def guess(self, hidden: Tensor) -> Tensor:
         """Return the likeliest tokens [n] for hidden [n, hidden_size]."""
@@ -203,6 +243,8 @@ def build_eagle(
 ) -> DenseDecoder:
     """Give a model an EAGLE head."""
     model = plain_decoder(model, target)
+    if config.get("speculators_model_type") is not None:
+        raise refuse(config, "speculators_model_type", "reads EAGLE heads as they were published")
     ctx.weights.rename(r"^layers\.0\.", LAYER)
     ctx.weights.ignore([r"^lm_head\."])
     spec = _spec(config, ctx, model, target)
@@ -216,10 +258,10 @@ def build_eagle3(
 ) -> TappedDecoder:
     """Give a model an EAGLE-3 head."""
     model = plain_decoder(model, target)
-    inner = mapping(config, "transformer_layer_config")
-    config = replace(config, values={**inner, **config.values})
-    spec = _spec(config, ctx, model, target)
-    drafted = config.size("draft_vocab_size", spec.vocab_size)
+    family, config = layer_family(config), merged(config)
+    spec = _spec(config, ctx, model, target, family)
+    given = config.get("draft_vocab_size")
+    drafted = spec.vocab_size if given is None else config.size("draft_vocab_size")
     if drafted > spec.vocab_size:
         raise refuse(config, "draft_vocab_size", f"guesses tokens of {spec.vocab_size}")
     most = 0 if ctx.tree is None else max(map(max, ctx.tree.paths))
@@ -230,11 +272,20 @@ def build_eagle3(
         )
     ctx.weights.rename(r"^(?:model\.)?layers\.0\.", LAYER)
     ctx.weights.ignore([r"^t2d$"])
-    layers, own = _chosen(config, model.num_layers), ctx.own_layers
-    normed = flag(config, "norm_before_residual")
-    head = None
-    if ctx.stage.is_last:
-        head = Eagle3Head(spec, ctx, model, len(layers), drafted, normed)
+    layers, own = chosen_layers(config, model.num_layers), ctx.own_layers
+    form = Eagle3Form(
+        num_states=len(layers),
+        num_drafted=drafted,
+        normed_residual=flag(config, "norm_before_residual"),
+        normed_join=flag(config, "norm_before_fc"),
+        normed_states=flag(config, "fc_norm"),
+        passes_normed=flag(config, "norm_output"),
+    )
+    if form.normed_join and form.normed_states:
+        raise refuse(
+            config, "fc_norm", "has one kind of norm before fc, and norm_before_fc is true"
+        )
+    head = Eagle3Head(spec, ctx, model, form) if ctx.stage.is_last else None
     assert own is not None, "the model has taken its layers"
     if len(model.layers) < len(own):
         raise ConfigError(
@@ -245,9 +296,13 @@ def build_eagle3(
 
 
 def _spec(
-    config: ModelConfig, ctx: BuildContext, model: DenseDecoder, target: ModelConfig
+    config: ModelConfig,
+    ctx: BuildContext,
+    model: DenseDecoder,
+    target: ModelConfig,
+    family: str = "llama",
 ) -> DecoderSpec:
-    """Describe a head's layer.
+    """Describe a head's layer, of a family.
 
     Raises:
         ConfigError: The head was trained for another model.
@@ -261,10 +316,13 @@ def _spec(
             f"{target.architecture}; use a head that was trained for it"
         )
     config = with_defaults(config, {**DEFAULTS, "num_hidden_layers": 1})
-    check_sizes(config, model, ("hidden_size", "vocab_size", "target_hidden_size"))
+    taken = "hidden_size" if config.get("target_hidden_size") is None else "target_hidden_size"
+    check_sizes(config, model, (taken, "vocab_size"))
     if config.size("num_hidden_layers") != 1:
         raise refuse(config, "num_hidden_layers", "has heads of one layer only")
-    spec = llama_spec(config, layer_specs(config, ctx), names=NAMES)
+    types, window = layer_types(config, lambda i: FULL), optional_size(config, "sliding_window")
+    names = NAMES if family == "llama" else replace(NAMES, qk_norm=QWEN3_NAMES.qk_norm)
+    spec = llama_spec(config, layer_specs(config, ctx, types, window), names=names)
     ctx.weights.rename(r"^model\.", "")
     ctx.weights.ignore(spec.names.unused)
     return spec
@@ -275,21 +333,3 @@ def _layer(spec: DecoderSpec, ctx: BuildContext) -> Layer:
     layer = Layer(spec, ctx, 0, build_rotaries(ctx, spec.layers[:1]), {})
     layer.join(spec, ctx, 0, None)
     return layer
-
-
-def _chosen(config: ModelConfig, count: int) -> list[int]:
-    """Return the layers of the model whose states a head takes: those that it names, else one near
-    the begin, one in the middle and one near the end, as published.
-
-    Raises:
-        CheckpointError: They are no layers of the model in rising order.
-    """
-    own = mapping(config, "eagle_config").get(TAPPED)
-    found = config.get(TAPPED) or own or [2, count // 2, count - 3]
-    valid = isinstance(found, list) and all(type(i) is int and 0 <= i < count for i in found)
-    if not valid or sorted(set(found)) != found:
-        raise CheckpointError(
-            f"config.json: {TAPPED} must be a rising list of layers of the model, which has "
-            f"{count}, not {found!r}"
-        )
-    return found

@@ -20,8 +20,9 @@ class Embedded:
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, model: DenseDecoder) -> None:
         name = spec.names.embedding
         self._own = Embedding(ctx, name, spec.vocab_size, spec.hidden_size)
-        ctx.weights.optional(f"{name}.weight")
-        model.keep_embedding()
+        if spec.hidden_size == model.hidden_size:
+            ctx.weights.optional(f"{name}.weight")
+            model.keep_embedding()
         self._model = model
 
     def __call__(self, ids: Tensor) -> Tensor:
