@@ -14,7 +14,7 @@ from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import corrected_router, latent_spec, with_mixtures
 from hotshoe_models.deltas import LINEAR, decay_floor, delta_spec, with_deltas
-from hotshoe_models.further import NORMED, add_further
+from hotshoe_models.further import LISTED, add_further
 from hotshoe_models.kimi_linear import CONV, QKV, SPELLINGS, in_spelling_of
 from hotshoe_models.mixtures import sparse_types
 from hotshoe_models.spec import DeltaBlock, Projection
@@ -99,7 +99,7 @@ def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     spec = unused_layers(config, spec, "num_nextn_predict_layers")
     attending = [layer for layer in spec.layers if layer.mixer == "latent" and layer.mixture]
     number = spec.further_layers if attending else 0
-    return add_further(DenseDecoder(spec, ctx), spec, ctx, number, NORMED, own=attending[-1:])
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, number, LISTED, own=attending[-1:])
 
 
 def _respelt(config: ModelConfig) -> ModelConfig:

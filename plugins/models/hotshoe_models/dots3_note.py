@@ -91,7 +91,9 @@ FIRST = "first_k_dense_replace"
 THETAS = {INDEXED: 80_000_000.0, FULL: 80_000_000.0, SLIDING: 50_000.0}
 WINDOW = 512
 #: The layer that predicts further tokens has no experts, and an embedding of its own.
-FURTHER = replace(DEEPSEEK, embedding="model.mtp.embed_tokens", passes_normed=True)
+FURTHER = replace(
+    DEEPSEEK, embedding="model.mtp.embed_tokens", passes_normed=True, stored_join=True
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

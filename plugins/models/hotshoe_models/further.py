@@ -45,6 +45,8 @@ class FurtherNames:
         embedding: The whole name of an embedding of its own; None for the decoder's.
         hidden_first: The matrix takes the hidden state in front of the embedding.
         passes_normed: The next draft reads the state behind the final norm, not before it.
+        stored_join: Quantized checkpoints have the matrix as their lists say. In others it is made
+            of plain numbers, though lists may not say so.
     """
 
     embedding_norm: str = "enorm"
@@ -56,12 +58,15 @@ class FurtherNames:
     embedding: str | None = None
     hidden_first: bool = False
     passes_normed: bool = False
+    stored_join: bool = False
 
 
 #: The layout of DeepSeek-V3 and GLM-4.5.
 DEEPSEEK = FurtherNames()
-#: That of Ling 2 and others, which hand on what the norm behind the layer puts out.
+#: That of Hy3 and Hy4, which hand on what the norm behind the layer puts out.
 NORMED = FurtherNames(final_norm="final_layernorm", passes_normed=True)
+#: That of Ling, LongCat Flash and Nemotron 3.
+LISTED = replace(NORMED, stored_join=True)
 
 
 class ResidualDecoder(DenseDecoder):
@@ -124,7 +129,8 @@ class FurtherLayer:
         self._embedding_norm = plain_norm(spec, ctx, beside + names.embedding_norm)
         self._hidden_norm = plain_norm(spec, ctx, beside + names.hidden_norm)
         join = [(beside + names.join, size)]
-        self._join = Linear(ctx, Matrix(ctx, join, 2 * size, quantize=False))
+        stored = names.stored_join and not ctx.format.online
+        self._join = Linear(ctx, Matrix(ctx, join, 2 * size, quantize=stored))
         rotaries = build_rotaries(ctx, spec.layers[i:])
         self._layers = [Layer(spec.sized(at), ctx, at, rotaries, {}) for at in places]
         for at, layer, behind in zip(places, self._layers, [*self._layers[1:], None], strict=True):

@@ -10,7 +10,7 @@ from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.deepseek import latent_spec
-from hotshoe_models.further import NORMED, add_further
+from hotshoe_models.further import LISTED, add_further
 from hotshoe_models.longcat_layers import LongcatDecoder
 from hotshoe_models.mixtures import mixture
 from hotshoe_models.values import count, number, refuse, with_defaults
@@ -104,7 +104,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> LongcatDecoder:
     model = LongcatDecoder(spec, ctx, experts, idle)
     key = "num_nextn_predict_layers"
     further = 1 if config.get(key) is None else count(config, key)
-    return add_further(model, spec, ctx, further, NORMED, FURTHER_LAYER)
+    return add_further(model, spec, ctx, further, LISTED, FURTHER_LAYER)
 
 
 def _respelled(config: ModelConfig) -> ModelConfig:

@@ -13,7 +13,7 @@ from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import BlockIndexerSpec, RouterSpec
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.further import NORMED, add_further
+from hotshoe_models.further import LISTED, add_further
 from hotshoe_models.minimax import with_rotary_dim
 from hotshoe_models.mixtral import BLOCK, NAMES
 from hotshoe_models.mixtures import DENSE, SPARSE, mixture, with_expert_defaults, with_experts
@@ -85,7 +85,7 @@ RENAMED = {
 }
 #: How files name the layer that predicts further tokens, what is beside it, and their number.
 FURTHER_LAYER, FURTHER_COUNT = "model.mtp.layers.{}.transformer_layer.", "num_mtp_modules"
-FURTHER = replace(NORMED, beside="model.mtp.layers.0.", passes_normed=False)
+FURTHER = replace(LISTED, beside="model.mtp.layers.0.", passes_normed=False)
 WHY_UNREAD = "the choice of blocks, all of which are read"
 UNREAD = r"\.self_attn\.indexer\."
 

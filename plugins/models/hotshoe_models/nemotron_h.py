@@ -16,7 +16,7 @@ from math import inf
 from hotshoe.layers import BuildContext, Mixture, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.further import NORMED, add_further
+from hotshoe_models.further import LISTED, add_further
 from hotshoe_models.mixtures import grouped_router, mixture
 from hotshoe_models.spec import LayerSpec, StateBlock, WeightNames
 from hotshoe_models.states import state_block
@@ -128,7 +128,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
     model, further = DenseDecoder(spec, ctx), count(config, "num_nextn_predict_layers")
     own = _layers(config, _further_mixers(config)) if further else ()
-    return add_further(model, spec, ctx, further, NORMED, "mtp.layers.{}.", own)
+    return add_further(model, spec, ctx, further, LISTED, "mtp.layers.{}.", own)
 
 
 def _layers(config: ModelConfig, mixers: Sequence[str]) -> tuple[LayerSpec, ...]:

@@ -11,7 +11,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import V3_DEFAULTS, build_v3
-from hotshoe_models.further import NORMED
+from hotshoe_models.further import LISTED
 from hotshoe_models.glm_moe import GLM_DEFAULTS, moe_decoder
 from hotshoe_models.mixtures import with_expert_defaults
 from hotshoe_models.qwen import QWEN3_NAMES
@@ -69,7 +69,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         ctx.weights.rename(pattern, name)
     layers = layer_specs(config, ctx, partial_rotary=True, default_theta=DEFAULT_THETA)
     names = NAMES if flag(config, "use_qk_norm") else replace(NAMES, qk_norm=None)
-    return moe_decoder(config, ctx, layers, NORMED, names=names)
+    return moe_decoder(config, ctx, layers, LISTED, names=names)
 
 
 def build_mla(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

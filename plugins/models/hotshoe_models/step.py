@@ -78,7 +78,9 @@ NAMES = WeightNames(
 )
 #: What the layer that predicts further tokens has of its own.
 FURTHER = FurtherNames(
-    final_norm="transformer.shared_head.norm", lm_head="transformer.shared_head.output"
+    final_norm="transformer.shared_head.norm",
+    lm_head="transformer.shared_head.output",
+    stored_join=True,
 )
 EXPERTS = MoeNames()
 #: What published files call the parts of a mixture.

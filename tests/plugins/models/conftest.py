@@ -3129,6 +3129,7 @@ class Stepper:
         block_size: int = 4,
         *,
         impl: str = "auto",
+        load: bool = True,
         **parallel: Any,
     ) -> None:
         config = ModelConfig.load(path)
@@ -3138,6 +3139,8 @@ class Stepper:
         own = impl == "auto"
         build = resolve_lazy(ARCHITECTURES[config.architecture] if own else IMPLEMENTATIONS[impl])
         self.model = build(config, self.ctx)
+        if not load:
+            return
         load_weights(self.ctx.weights, path, "safetensors", torch.float32, 0)
         self._free = random.sample(range(BLOCKS), BLOCKS)
         for layer in self.ctx.cache_layers:

@@ -17,9 +17,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.plugins.models.conftest import DOTS3, EXPERTS, NEMOTRON_H, Stepper, Variant
+from tests.plugins.models.test_fused_qkv import quantized, restored
 from torch import Tensor, nn
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe_quantization import fp8
 
 SIZE, LENGTH = 64, 64
 #: Relative to the largest: float32 in another order.
@@ -329,6 +331,45 @@ def test_states_and_logits_are_those_of_the_formula(published, name):
     assert (passed - wanted).abs().max() <= TOLERANCE * wanted.abs().max()
     assert (logits - scores).abs().max() <= TOLERANCE * scores.abs().max()
     assert torch.equal(head.guess(normed), logits.argmax(1))
+
+
+BLOCK = (16, 24)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "joins"),
+    [("hunyuan3", [], False), ("longcat", [], True), ("ling2", ["model.layers.3"], False)],
+)
+def test_layers_in_blocks_of_fp8_are_those_of_what_these_stand_for(published, name, kept, joins):
+    """As DeepSeek writes them; a matrix that joins may be left out, and so may the whole layer."""
+    made = published(name)
+    values = {"quant_method": "fp8", "weight_block_size": list(BLOCK)}
+    given = {"block_size": 16, "further": True}
+    form = fp8.read({**values, "modules_to_not_convert": [*kept, "gate"]})
+    wanted = Stepper(made.path, LENGTH, load=False, **given, format=form).ctx.weights
+    tensors = load_file(made.path / "model.safetensors")
+    back, stored = dict(tensors), dict(tensors)
+    scaled = [n for n in tensors if f"{wanted.known_as(n)}_scale_inv" in wanted.expected]
+    for key in scaled:
+        numbers, scales = quantized(tensors[key], *BLOCK)
+        stored |= {key: numbers, f"{key}_scale_inv": scales}
+        back[key] = restored(numbers, scales, *BLOCK)
+    layer = made.form.prefix.format(len(made.core.layers))
+    assert (f"{layer}eh_proj.weight" in scaled) is joins
+    assert any(key.startswith(layer) for key in scaled) is not bool(kept)
+    ids, found = [random.randrange(3, 200) for _ in range(15)], []
+    states = list[Tensor]()
+    for weights, own in ((back, {}), (stored, {"format": form})):
+        save_file({k: t.contiguous() for k, t in weights.items()}, made.path / "model.safetensors")
+        stepper = Stepper(made.path, LENGTH, **given, **own)
+        states.append(stepper.forward({0: ids[:-1]}))
+        read = torch.tensor(ids[1:], dtype=torch.int32)
+        with torch.inference_mode():
+            _, normed = stepper.model.draft_head.forward(read, states[0], stepper.batch)
+            found.append(stepper.model.draft_head.logits(normed))
+    plain, ours = found  # whose x has 8 bits
+    error = (ours - plain).abs().mean(1) / plain.abs().mean(1)
+    assert error.median() <= 0.2  # rounding may choose other experts for few tokens
 
 
 OPTIONS = {
