@@ -11,14 +11,32 @@ from collections.abc import Callable, Mapping, Sequence
 
 #: Methods by their names there.
 METHODS: Mapping[str, str] = {
-    "deepseek_mtp": "mtp",
+    **dict.fromkeys(
+        (
+            "bailing_hybrid_mtp",
+            "bailing_hybrid_v3_mtp",
+            "deepseek_mtp",
+            "dots3_note_mtp",
+            "ernie_mtp",
+            "exaone4_5_mtp",
+            "exaone_moe_mtp",
+            "glm4_moe_lite_mtp",
+            "glm4_moe_mtp",
+            "glm5_next_mtp",
+            "hy_v3_mtp",
+            "hy_v4_mtp",
+            "longcat_flash_mtp",
+            "mimo_mtp",
+            "mimo_v2_mtp",
+            "minimax_m3_mtp",
+            "nemotron_h_mtp",
+            "qwen3_5_mtp",
+            "qwen3_next_mtp",
+            "step3p5_mtp",
+        ),
+        "mtp",
+    ),
     "gemma4_mtp": "gemma4_assistant",
-    "glm4_moe_lite_mtp": "mtp",
-    "glm4_moe_mtp": "mtp",
-    "mimo_mtp": "mtp",
-    "mimo_v2_mtp": "mtp",
-    "qwen3_5_mtp": "mtp",
-    "qwen3_next_mtp": "mtp",
     "ngram_gpu": "ngram",
 }
 #: Those that run elsewhere, and where.
