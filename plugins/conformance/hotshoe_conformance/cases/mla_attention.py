@@ -43,7 +43,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"interleaved": True},
     {"adapted": True},
 )
-MAX_POSITION = 4096
+MAX_POSITION = 8192
 THETA = 10_000.0
 
 
