@@ -255,7 +255,8 @@ void moe(int weight_dtype, uintptr_t gate_up, int64_t gate_up_stride, uintptr_t 
          bool renormalize, float scale, int64_t groups, int64_t groups_kept, int group_counts,
          uintptr_t correction, int kind, bool gated, float limit, float alpha, float shift,
          int64_t tokens, int dtype, uintptr_t x, int64_t x_stride, uintptr_t logits, uintptr_t y,
-         int64_t held, int64_t turns, uintptr_t table, uintptr_t counts, float gate_limit) {
+         int64_t held, int64_t turns, uintptr_t table, uintptr_t counts, float gate_limit,
+         float jitter) {
   if (tokens == 0) return;
   const auto weights = DType(weight_dtype);
   const Step step{
@@ -264,7 +265,7 @@ void moe(int weight_dtype, uintptr_t gate_up, int64_t gate_up_stride, uintptr_t 
       {linear::Layout(weights, hidden, inner), (const char*)down, down_stride,
        (const float*)down_bias},
       {experts, top_k, Scoring(scoring), renormalize, scale, groups, groups_kept, group_counts,
-       (const float*)correction},
+       (const float*)correction, jitter},
       {held < 0 ? experts : held, turns, (const int32_t*)table, (int32_t*)counts},
       {kind, gated, limit, alpha, shift, gate_limit > 0 ? gate_limit : limit},
       tokens,
@@ -288,6 +289,7 @@ void bind_moe(nb::module_& m) {
         "groups"_a, "groups_kept"_a, "group_counts"_a, "correction"_a, "kind"_a, "gated"_a,
         "limit"_a, "alpha"_a, "shift"_a, "tokens"_a, "dtype"_a, "x"_a, "x_stride"_a, "logits"_a,
         "y"_a, "held"_a = -1, "turns"_a = 1, "table"_a = 0, "counts"_a = 0, "gate_limit"_a = 0.0f,
+        "jitter"_a = 0.0f,
         nb::call_guard<nb::gil_scoped_release>(),
         "y[tokens, hidden] = sum over chosen experts of weight * (inner(x W1^T + b1) W2^T + b2).\n\n"
         "gate_up and down are the addresses of the first expert's packed weight, the strides the\n"
@@ -297,10 +299,10 @@ void bind_moe(nb::module_& m) {
         "where `gated`, and act(min(x, limit)) where not; kind 3 squares what is positive, and\n"
         "alpha is the slope in silu(x) = x / (1 + exp(-alpha x)). A gate_limit other than 0 takes\n"
         "the place of g's and x's limit.\n\n"
-        "logits [tokens, experts] float32; scoring 0 softmax, 1 sigmoid; correction float32\n"
-        "[experts] or 0. `held` experts, all with -1, have matrices here: token t finds expert e\n"
-        "at place table[t % turns, e], int32 [turns, experts], or elsewhere if that is `held`; with\n"
-        "table 0 at place e. counts int32 [experts] or 0: how many tokens chose each is added.\n\n"
+        "logits [tokens, experts] float32; scoring 0 softmax, 1 sigmoid, 2 the root of ln(1 + e^x),\n"
+        "3 sparsemixer, which jitter belongs to; correction float32 [experts] or 0. `held` experts,\n"
+        "all with -1, have matrices here: token t finds expert e at place table[t % turns, e], int32\n"
+        "[turns, experts], or elsewhere if that is `held`; with table 0 at place e. counts int32 [experts] or 0: how many tokens chose each is added.\n\n"
         "A group counts as the sum of its group_counts largest scores. Ties go to\n"
         "the first expert. A token whose logits hold NaN gets NaN. Each chosen expert's weights\n"
         "are read once for up to 4 of its tokens. Sums are float32 and in the order of the choice.\n\n"

@@ -22,7 +22,7 @@ from hotshoe_cpu.activation import ACTIVATION_CODES
 from hotshoe_cpu.native import judge, kernels
 
 KINDS = {**ACTIVATION_CODES, "relu2": 3}
-SCORINGS = {"softmax": 0, "sigmoid": 1}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "sqrtsoftplus": 2, "sparsemixer": 3}
 GROUP_COUNTS = {"max": 1, "top2": 2}
 #: Experts lie this many bytes apart, or a multiple.
 ALIGNMENT = 64
@@ -144,7 +144,7 @@ class Moe:
         )
         limit = inf if spec.limit is None else spec.limit
         self._inner = (KINDS[spec.activation], spec.gated, limit, spec.alpha, spec.shift)
-        self._gate_limit = () if spec.gate_limit is None else (spec.gate_limit,)
+        self._last = (spec.gate_limit or 0.0, router.jitter)
 
     def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         self._gate_up.load(expert, tensors)
@@ -185,7 +185,7 @@ class Moe:
             logits.data_ptr(),
             y.data_ptr(),
             *held,
-            *self._gate_limit,
+            *self._last,
         )
         return y
 

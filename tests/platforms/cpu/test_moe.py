@@ -50,6 +50,8 @@ SPECS = {
     "bfloat16": spec_of("bfloat16", kind="gelu_tanh", bias=True),
     "int8": spec_of("bfloat16", **INT8),
     "grouped": spec_of(router=GROUPED),
+    "rooted": spec_of(router=replace(GROUPED, scoring="sqrtsoftplus")),
+    "mixed sparsely": spec_of(router=RouterSpec("sparsemixer", jitter=0.3)),
     "clamped": spec_of(limit=0.7, alpha=1.702, shift=1.0, bias=True),
     "gates of their own": spec_of(limit=0.7, gate_limit=1.1),
     "gates alone": spec_of("bfloat16", gate_limit=0.3),
@@ -138,7 +140,7 @@ def test_a_recorded_mixture_chooses_anew(facts: DeviceFacts, rng: torch.Generato
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"router": RouterSpec("sparsemixer", jitter=0.1)}, "scoring sparsemixer is unknown"),
+        ({"router": RouterSpec("argmax")}, "scoring argmax is unknown"),
         ({"router": RouterSpec(groups=2, group_score="sum")}, "group score sum is unknown"),
         ({"activation": "relu"}, "activation relu is unknown"),
         ({"activation": "gelu", "alpha": 1.7}, "alpha goes with silu, not with gelu"),
