@@ -52,13 +52,15 @@ struct PagedRows {
   int64_t block_bytes, row_bytes, block_size;
   int64_t numbers, exact;
   ReadRow read;
+  int64_t group = 1;  // tokens that a row stands for; it lies in the block of the last one
 
   int64_t width() const { return numbers + exact; }
 
   void load(const int32_t* blocks, int64_t position, float* to) const {
-    const int64_t block = blocks[position / block_size];
-    const char* rows = static_cast<const char*>(cache) + block * block_bytes;
-    read(rows + position % block_size * row_bytes, numbers, exact, to);
+    const int64_t last = group == 1 ? position : (position + 1) * group - 1;
+    const int64_t inner = group == 1 ? last % block_size : last % block_size / group;
+    const char* rows = static_cast<const char*>(cache) + blocks[last / block_size] * block_bytes;
+    read(rows + inner * row_bytes, numbers, exact, to);
   }
 };
 

@@ -55,6 +55,7 @@ class Absorbed:
         up: Tensor,
         chosen: Tensor | None = None,
         adapters: LatentAdapters | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return [tokens, num_heads * v_dim]; see `MlaAttentionOp` and `SparseMlaOp`."""
         spec, table = self._spec, prepared.block_table
@@ -77,6 +78,7 @@ class Absorbed:
             prepared.query_start_loc.data_ptr(),
             prepared.seq_lens.data_ptr(),
             prepared.num_reqs,
+            0 if sinks is None else sinks.data_ptr(),
             *self._sizes,
             0 if chosen is None else chosen.size(1),
             *self._numbers,

@@ -79,6 +79,7 @@ class CpuPlatform(Platform):
             communicator,
             embedding,
             graph,
+            hyper,
             latent,
             layer_norm,
             linear,
@@ -90,7 +91,6 @@ class CpuPlatform(Platform):
             padded,
             rotary,
             sampling,
-            sparse,
             tree_attention,
         )
 
@@ -99,7 +99,7 @@ class CpuPlatform(Platform):
         gated = activation.supports, activation.GatedActivation
         branching = tree_attention.supports, tree_attention.TreeAttention
         wide = padded.supports, padded.Attention
-        chosen = sparse.supports, sparse.SparseMlaAttention
+        joined = hyper.supports, hyper.HyperConnection
         exchange = communicator.supports, communicator.Communicator
         return (
             Candidate("attention", "native", *attend, layout=attention.declared_layout),
@@ -121,8 +121,8 @@ class CpuPlatform(Platform):
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             *_over_states(),
             Candidate("mla_attention", "native", latent.supports, latent.MlaAttention),
-            Candidate("indexer", "native", sparse.supports_choice, sparse.Indexer),
-            Candidate("sparse_mla_attention", "native", *chosen),
+            *_over_chosen(),
+            Candidate("hyper_connection", "native", *joined),
             Candidate("graph", "native", graph.supports, graph.Graph),
             Candidate("communicator", "shared_memory", *exchange),
         )
@@ -232,3 +232,15 @@ def _over_states() -> Iterator[Candidate]:
     yield Candidate("selective_scan", "native", *scan)
     yield Candidate("short_conv", "native", short_conv.supports, short_conv.ShortConv)
     yield Candidate("state_space", "native", state_space.supports, state_space.StateSpace)
+
+
+def _over_chosen() -> Iterator[Candidate]:
+    """Yield the candidates of sparse attention: what chooses, what is chosen, what reads it."""
+    from hotshoe_cpu import compressed, sparse
+
+    yield Candidate("indexer", "native", sparse.supports_choice, sparse.Indexer)
+    yield Candidate("block_indexer", "native", sparse.supports_blocks, sparse.BlockIndexer)
+    yield Candidate("sparse_mla_attention", "native", sparse.supports, sparse.SparseMlaAttention)
+    yield Candidate("compress", "native", compressed.supports, compressed.Compress)
+    attend = compressed.supports, compressed.CompressedAttention
+    yield Candidate("compressed_attention", "native", *attend)

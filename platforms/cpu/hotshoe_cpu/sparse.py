@@ -1,4 +1,5 @@
-"""Candidates `native` of slots `indexer` and `sparse_mla_attention`: in C++, float32 inside.
+"""Candidates `native` of slots `indexer`, `block_indexer` and `sparse_mla_attention`: in C++,
+float32 inside.
 
 Writing is core's references: calls of PyTorch over a step's tokens. What grows with the text is
 computed here.
@@ -12,13 +13,14 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     AttentionMetadata,
+    BlockIndexerSpec,
     IndexerSpec,
     LatentAdapters,
     MlaAttentionSpec,
     SparseMlaSpec,
     Verdict,
 )
-from hotshoe.slots.reference import indexer, sparse_mla_attention
+from hotshoe.slots.reference import accepts, block_indexer, indexer, sparse_mla_attention
 from hotshoe_cpu import rows
 from hotshoe_cpu.latent import Absorbed
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
@@ -31,33 +33,42 @@ def supports_choice(spec: IndexerSpec, facts: DeviceFacts) -> Verdict:
 
 def supports(spec: SparseMlaSpec, facts: DeviceFacts) -> Verdict:
     """Judge types; sizes are free."""
-    reasons = {**_refusals(spec.attention, spec.top_k), "sinks beside chosen tokens": spec.sinks}
-    return judge(facts, spec.dtype, reasons)
+    return judge(facts, spec.dtype, _refusals(spec.attention, spec.top_k))
+
+
+def supports_blocks(spec: BlockIndexerSpec, facts: DeviceFacts) -> Verdict:
+    """Judge types; sizes are free."""
+    known = accepts.supports(spec, facts)
+    return judge(facts, spec.dtype, rows.refusals(spec)) if known.accepted else known
 
 
 def _refusals(spec: MlaAttentionSpec | IndexerSpec, top_k: int) -> dict[str, bool]:
     return {**rows.refusals(spec), f"top_k {top_k} is not positive": top_k < 1}
 
 
-class Indexer(indexer.Indexer):
-    """See `hotshoe.slots.IndexerOp`."""
+class _Choice:
+    """The kernel of both choices; `group` tokens stand for one, and `local` last are forced."""
 
-    def __init__(self, spec: IndexerSpec, facts: DeviceFacts) -> None:
-        super().__init__(spec, facts)
-        self._kernel = kernels(facts).index_tokens
-        self._sizes = (spec.num_heads, spec.head_dim, spec.block_size, spec.top_k)
-        self._codes = (DTYPE_CODES[spec.dtype], rows.CODES[spec.kv_dtype])
+    def __init__(
+        self, spec: IndexerSpec | BlockIndexerSpec, facts: DeviceFacts, group: int, local: int
+    ) -> None:
+        self._kernel, self._top_k = kernels(facts).index_tokens, spec.top_k
+        sizes = (spec.num_heads, spec.head_dim, spec.block_size, spec.top_k, group, local)
+        self._numbers = (*sizes, DTYPE_CODES[spec.dtype], rows.CODES[spec.kv_dtype])
 
     def __call__(
-        self, q: Tensor, weights: Tensor, cache: Tensor, prepared: AttentionMetadata
+        self, q: Tensor, weights: Tensor | None, cache: Tensor, prepared: AttentionMetadata
     ) -> Tensor:
-        q, weights, table = q.contiguous(), weights.contiguous(), prepared.block_table
+        """Choose for all heads together, or without weights for each."""
+        q, table = q.contiguous(), prepared.block_table
+        weights = None if weights is None else weights.contiguous()
+        lists = q.shape[:2] if weights is None else q.shape[:1]
         # Rows behind the last request's are padding of the batch, if anything.
-        out = torch.full((len(q), self._sizes[-1]), -1, dtype=torch.int32)
+        out = torch.full((*lists, self._top_k), -1, dtype=torch.int32)
         self._kernel(
             out.data_ptr(),
             q.data_ptr(),
-            weights.data_ptr(),
+            0 if weights is None else weights.data_ptr(),
             cache.data_ptr(),
             *rows.strides(cache),
             table.data_ptr(),
@@ -65,10 +76,33 @@ class Indexer(indexer.Indexer):
             prepared.query_start_loc.data_ptr(),
             prepared.seq_lens.data_ptr(),
             prepared.num_reqs,
-            *self._sizes,
-            *self._codes,
+            *self._numbers,
         )
         return out
+
+
+class Indexer(indexer.Indexer):
+    """See `hotshoe.slots.IndexerOp`."""
+
+    def __init__(self, spec: IndexerSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts)
+        self._choose = _Choice(spec, facts, 1, 0)
+
+    def __call__(
+        self, q: Tensor, weights: Tensor, cache: Tensor, prepared: AttentionMetadata
+    ) -> Tensor:
+        return self._choose(q, weights, cache, prepared)
+
+
+class BlockIndexer(block_indexer.BlockIndexer):
+    """See `hotshoe.slots.BlockIndexerOp`."""
+
+    def __init__(self, spec: BlockIndexerSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts)
+        self._choose = _Choice(spec, facts, spec.group, spec.local)
+
+    def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
+        return self._choose(q, None, cache, prepared)
 
 
 class SparseMlaAttention(sparse_mla_attention.SparseMlaAttention):
@@ -88,4 +122,4 @@ class SparseMlaAttention(sparse_mla_attention.SparseMlaAttention):
         sinks: Tensor | None = None,
     ) -> Tensor:
         up, chosen = self._dense.up, chosen.contiguous()
-        return self._absorbed(q, cache, prepared, up, chosen, adapters)
+        return self._absorbed(q, cache, prepared, up, chosen, adapters, sinks)

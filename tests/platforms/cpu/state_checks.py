@@ -1,4 +1,4 @@
-"""Checks of kernels over states against the recurrence in float64, on fresh random inputs."""
+"""Checks of kernels against results in float64, on fresh random inputs."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hotshoe_conformance.cases.base import Setup, Suite
+from hotshoe_conformance.cases.base import Problem, Setup, Suite
 from hotshoe_conformance.cases.states import StateProblem, States
 
 #: Steps of new and resumed sequences: single tokens, prompts, prompts beside single tokens.
@@ -19,17 +19,17 @@ STEPS = {
 
 
 def draw(suite: Suite, spec: Any, steps: States, rng: torch.Generator) -> StateProblem:
-    """Draw a step's inputs."""
+    """Draw the inputs of a step over states."""
     problem = suite.problem(Setup(spec, steps), rng)
     assert isinstance(problem, StateProblem)
     return problem
 
 
-def check(problem: StateProblem, op: Any) -> None:
+def check(problem: Problem, op: Any, place: Any = None) -> None:
     """Compare results, which lie where NaN was, and caches; other blocks stay as they were."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "empty", poisoned)
-        got = problem.call(op, apart)
+        got = problem.call(op, place or apart)
     for name, expected in problem.expected().items():
         finding = expected.check(got[name])
         assert not finding.message, f"{name}: {finding.message}"

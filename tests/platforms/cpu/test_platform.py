@@ -47,15 +47,13 @@ def test_facts() -> None:
 
 #: Slots of asynchronous devices.
 ASYNCHRONOUS = {"transfer"}
-#: Slots that this platform leaves to core's references, for now.
-PLAIN = {"block_indexer", "compress", "compressed_attention", "hyper_connection"}
 #: Blocks that it composes: a recorded step is one native call already.
 COMPOSED = {"decoder_layer", "model_step"}
 
 
 def test_candidates_cover_every_slot() -> None:
     platform = CpuPlatform()
-    assert {c.slot for c in platform.candidates()} == set(SLOTS) - ASYNCHRONOUS - PLAIN - COMPOSED
+    assert {c.slot for c in platform.candidates()} == set(SLOTS) - ASYNCHRONOUS - COMPOSED
     Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
 
 

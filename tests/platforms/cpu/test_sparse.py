@@ -1,14 +1,19 @@
-"""The native choice of tokens and attention to it, against core's references; NaN harms its row."""
+"""The native choices of tokens and blocks, and attention to them; NaN harms its own row."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.platforms.cpu.state_checks import check
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CacheView, IndexerSpec, MlaAttentionSpec, SparseMlaSpec, StepShape
 from hotshoe.slots.reference import indexer, sparse_mla_attention
 from hotshoe.slots.reference.rows import packed
+from hotshoe_conformance.cases import block_indexer as block_cases
+from hotshoe_conformance.cases.attention import MIXED
+from hotshoe_conformance.cases.base import Setup, in_dtype
+from hotshoe_conformance.place import Place
 from hotshoe_cpu import sparse
 
 CHOICE = IndexerSpec(9, 24, 8, 13, "float32", "float32", 8)
@@ -76,6 +81,21 @@ def test_scores_that_are_not_numbers(facts: DeviceFacts, rng: torch.Generator) -
     assert found[1].min() >= 0 and found[1].max() <= 29 and len(found[1].unique()) == 13
 
 
+@pytest.mark.parametrize(
+    "changes", [*block_cases.VARIATIONS, {"kv_dtype": "int8"}, {"dtype": "bfloat16"}], ids=str
+)
+def test_blocks(facts: DeviceFacts, changes: dict[str, object], rng: torch.Generator) -> None:
+    spec = replace(block_cases.BASE, **changes)
+    if "dtype" in changes:
+        spec = in_dtype(spec, str(changes["dtype"]))
+    assert sparse.supports_blocks(spec, facts).accepted
+    problem, op = (
+        block_cases.SUITE.problem(Setup(spec, MIXED), rng),
+        sparse.BlockIndexer(spec, facts),
+    )
+    check(problem, op, Place("cpu"))
+
+
 @pytest.mark.parametrize("form", ["", "int8", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2), ("float16", 4e-3)]
@@ -84,7 +104,7 @@ def test_attention_is_that_of_the_reference(
     facts: DeviceFacts, dtype: str, tolerance: float, form: str, rng: torch.Generator
 ) -> None:
     attention = replace(LATENT, latent_dim=48, dtype=dtype, kv_dtype=form or dtype)
-    spec, kind = SparseMlaSpec(attention, 70), getattr(torch, dtype)
+    spec, kind = SparseMlaSpec(attention, 70, sinks=not form), getattr(torch, dtype)
     assert sparse.supports(spec, facts).accepted
     shape, view = step()
     rows = torch.randn(320, 56, generator=rng).to(kind)
@@ -96,11 +116,12 @@ def test_attention_is_that_of_the_reference(
     for row, number in zip(chosen, seen, strict=True):
         picked = torch.randperm(number, generator=rng)[:45]
         row[: len(picked)] = picked
+    sinks = None if form else torch.tensor([-torch.inf, 1e6, *torch.randn(33, generator=rng)])
     found = []
     for op in (sparse.SparseMlaAttention(spec, facts), sparse_mla_attention.SparseMlaAttention):
         built = op if not isinstance(op, type) else op(spec, facts)
         built.load(up)
-        found.append(built(q, cache, built.prepare(shape, view), chosen))
+        found.append(built(q, cache, built.prepare(shape, view), chosen, sinks=sinks))
     assert found[0].shape == (COUNT, 35 * 12) and found[0].dtype == kind
     torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
 
@@ -112,5 +133,5 @@ def test_refusals(facts: DeviceFacts) -> None:
     assert "multiples of 16 bytes, not 24" in sparse.supports_choice(odd, facts).reason
     spec = SparseMlaSpec(replace(LATENT, dtype="float64"), 3)
     assert "element type float64" in sparse.supports(spec, facts).reason
-    beside = SparseMlaSpec(LATENT, 3, sinks=True)
-    assert "sinks beside chosen tokens" in sparse.supports(beside, facts).reason
+    crossing = replace(block_cases.BASE, group=12)
+    assert "use a --block-size that divides that" in sparse.supports_blocks(crossing, facts).reason

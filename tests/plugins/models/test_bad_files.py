@@ -92,5 +92,7 @@ def test_layers_that_predict_further_tokens_are_listed(changed, capfd):
 
 
 def test_what_has_no_kernel_is_refused(changed, refused):
-    line = refused("explain", changed("deepseek-v4", {}), "--require-native")
-    assert "slot hyper_connection that --require-native allows" in line
+    line = refused(
+        "explain", changed("llama-biases-head-dim", {"head_dim": 520}), "--require-native"
+    )
+    assert "slot attention that --require-native allows" in line

@@ -1,8 +1,10 @@
-"""Decoders with residual streams: ids that go with embeddings, and who cannot divide layers."""
+"""Decoders with residual streams: ids that go with embeddings, stages, and CPU kernels."""
 
 import pytest
 import torch
 
+from hotshoe.config import EngineConfig
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import ConfigError
 from hotshoe.types.mesh import Axis
 
@@ -19,3 +21,12 @@ def test_stages_do_not_divide_it(variants, checkpoints, stepper_class):
     path = checkpoints.get(variants["deepseek-v4"]).path
     with pytest.raises(ConfigError, match="pipeline-parallel-size of 1"):
         stepper_class(path, 64, stage=Axis(0, 2))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4", "glm5-next", "hy4", "minimax-m3", "phi-moe"])
+def test_processors_have_kernels(variants, checkpoints, name):
+    """Of streams, entries, sinks beside choices, choices of blocks, and routers."""
+    path = str(checkpoints.get(variants[name]).path)
+    native = {"platform": "cpu", "require_native": True, "dtype": "bfloat16"}
+    found = explain(EngineConfig(path, block_size=16, **native))
+    assert found.decisions and all(decision.native for decision in found.decisions)
