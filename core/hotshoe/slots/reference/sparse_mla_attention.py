@@ -38,21 +38,28 @@ class SparseMlaAttention:
         adapters: LatentAdapters | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        spec, size = self._spec, self._spec.block_size
-        rows, wide = cache.flatten(0, 1), widened(self._spec, q, self._dense.up, adapters)
-        chosen = chosen[:, : prepared.max_seq_len].long()
+        spec, size, up = self._spec, self._spec.block_size, self._dense.up.float()
+        rows, chosen = cache.flatten(0, 1), chosen[:, : prepared.max_seq_len].long()
         tokens = torch.arange(len(q), device=q.device)
         requests = torch.searchsorted(prepared.query_start_loc[1:].long(), tokens, right=True)
+        # Adapters count a whole step's tokens.
+        whole = None if adapters is None else widened(spec, q, up, adapters)
+        out = q.new_empty((len(q), spec.num_heads, spec.v_dim))
         most = max(spec.row.channels, spec.num_heads) * chosen.shape[1]
-        mixed = torch.empty_like(wide)
         for begin in range(0, len(q), step := max(1, MOST_NUMBERS // most)):
             part = slice(begin, begin + step)
             at = chosen[part].clamp(min=0)
             blocks = prepared.block_table[requests[part].unsqueeze(1), at // size].long()
-            slots = blocks * size + at % size
-            found = unpacked(spec.row, rows[slots])
-            mixed[part] = attend(spec, wide[part], q[part], found, chosen[part] >= 0, sinks)
-        return values(spec, mixed, self._dense.up, q.dtype, adapters).flatten(1)
+            found = unpacked(spec.row, rows[blocks * size + at % size])
+            wide = widened(spec, q[part], up) if whole is None else whole[part]
+            own = attend(spec, wide, q[part], found, chosen[part] >= 0, sinks)
+            if whole is None:
+                out[part] = values(spec, own, up, q.dtype)
+            else:
+                whole[part] = own  # nothing reads its queries again
+        if whole is not None:
+            out = values(spec, whole, up, q.dtype, adapters)
+        return out.flatten(1)
 
 
 def attend(
