@@ -171,16 +171,19 @@ class MlaProblem(PagedRows):
         counts = [count for count, _ in self.batch.requests]
         found = []
         chosen = [None] * len(counts) if self.chosen is None else self.chosen.split(counts)
-        changed = self.up.double() + self.change.double() if spec.adapted else self.up
-        ups = [changed if has else self.up for has in self._has_adapter()]
+        plain = changed = self.up.double(), self.up.double().abs()
+        if spec.adapted:  # what it adds is rounded apart
+            change = self.change.double()
+            changed = plain[0] + change, plain[1] + change.abs()
+        ups = [changed if has else plain for has in self._has_adapter()]
         parts = zip(q.split(counts), new.split(counts), self.past, chosen, ups, strict=True)
         for queries, rows, past, own, up in parts:
             both = torch.cat((self.as_kept(past), self.as_kept(rows)))
             found.append(_attend(self, up, queries, both, _seen(queries, both, own)))
         value, magnitude = (torch.cat(tensors).flatten(1) for tensors in zip(*found, strict=True))
-        plain = spec.dtype == spec.kv_dtype == "float32"
+        exact = spec.dtype == spec.kv_dtype == "float32"
         return {
-            "out": Close(value, spec.dtype, magnitude if plain else ROUNDED_OPERANDS * magnitude),
+            "out": Close(value, spec.dtype, magnitude if exact else ROUNDED_OPERANDS * magnitude),
             **self.kept(new),
         }
 
@@ -220,12 +223,13 @@ def _seen(q: Tensor, rows: Tensor, chosen: Tensor | None) -> Tensor:
 
 
 def _attend(
-    problem: MlaProblem, up: Tensor, q: Tensor, rows: Tensor, seen: Tensor
+    problem: MlaProblem, up: tuple[Tensor, Tensor], q: Tensor, rows: Tensor, seen: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return one request's result [tokens, num_heads, v_dim], and what was added up for it."""
+    """Return one request's result [tokens, num_heads, v_dim], and what was added up for it, by a
+    matrix and by the sizes of what makes it up."""
     spec = problem.spec
     latent, key = rows.double().split((spec.latent_dim, spec.rope_dim), dim=-1)
-    to_keys, to_values = up.double().split((spec.nope_dim, spec.v_dim), dim=1)
+    to_keys, to_values = up[0].split((spec.nope_dim, spec.v_dim), dim=1)
     keys = torch.einsum("lr,hnr->lhn", latent, to_keys)
     keys = torch.cat((keys, key[:, None].expand(-1, spec.num_heads, -1)), dim=-1)
     scores = torch.einsum("qhd,lhd->hql", q.double(), keys) * spec.scale
@@ -235,7 +239,7 @@ def _attend(
         scores = torch.cat((scores, beside), -1)
     weights = scores.softmax(-1)[..., : len(rows)]
     values = torch.einsum("lr,hvr->lhv", latent, to_values)
-    magnitudes = torch.einsum("lr,hvr->lhv", latent.abs(), to_values.abs())
+    magnitudes = torch.einsum("lr,hvr->lhv", latent.abs(), up[1][:, spec.nope_dim :])
     value, magnitude = (torch.einsum("hql,lhv->qhv", weights, v) for v in (values, magnitudes))
     return value, magnitude
 
