@@ -16,7 +16,7 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import DecisionInfo, EngineInfo
 from hotshoe.engine.core.engine_core import EngineCore
-from hotshoe.engine.start.places import find_model, read_tokenizer
+from hotshoe.engine.start.places import find_model, find_tokenizer, read_tokenizer
 from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.start.trees import chained
@@ -86,14 +86,15 @@ def load_tokenizer(
 
     Raises:
         CheckpointError: There is none, or it is malformed.
-        ConfigError: The chat template of the configuration cannot be read, or is malformed.
+        ConfigError: The tokenizer's name is none, or the chat template of the configuration cannot
+            be read or is malformed.
     """
     if config.skip_tokenizer_init:
         return None
     if plugins is None:
         plugins = PluginManager(disabled=config.disable_plugins)
-    path = Path(config.tokenizer) if config.tokenizer else model_path
-    found = read_tokenizer(path, plugins)
+    named = find_tokenizer(config, plugins)
+    found = read_tokenizer(named.path if named else model_path, plugins)
     if config.chat_template is not None:
         found.chat_templates = {"default": read_template(config.chat_template)}
     elif not found.chat_templates:

@@ -41,7 +41,8 @@ def test_the_description_names_everything(model_dir: Path, plugins) -> None:
 
 def test_a_tokenizer_only_where_one_is_wanted(model_dir: Path) -> None:
     assert load_tokenizer(EngineConfig(skip_tokenizer_init=True), Path("/nowhere")) is None
-    assert load_tokenizer(EngineConfig(tokenizer=str(model_dir)), Path("/nowhere")) is not None
+    for name in (str(model_dir), "demo"):  # of a directory, and of a plugin's model
+        assert load_tokenizer(EngineConfig(tokenizer=name), Path("/nowhere")) is not None
 
 
 class Templates:
