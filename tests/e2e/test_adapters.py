@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -407,7 +408,7 @@ def test_whole_layers_take_adapters_and_add_up(root: Path, wanted, slot: str, op
         assert {d.chosen for d in llm.decisions if d.slot == slot} == {"reference"}
 
 
-def test_an_adapter_comes_and_goes(root: Path, wanted) -> None:
+def test_an_adapter_comes_and_goes(root: Path, wanted, tmp_path: Path) -> None:
     with open_engine(root, lora_modules={}, enable_prefix_caching=True) as llm:
         assert llm.adapters() == {}
         with pytest.raises(RequestError, match="no adapter 'one' is loaded") as refused:
@@ -426,7 +427,13 @@ def test_an_adapter_comes_and_goes(root: Path, wanted) -> None:
         with pytest.raises(RequestError, match="no adapter 'one' is loaded"):
             llm.unload_adapter("one")
         llm.load_adapter("two", root / "attention")
+        gone = shutil.copytree(root / "mlp", tmp_path / "gone")
+        llm.load_adapter("three", gone)
         llm.sleep(2)
+        shutil.rmtree(gone)
+        with pytest.raises(CheckpointError, match=r"'three': .* is no directory.*sleeps on"):
+            llm.wake_up()
+        llm.unload_adapter("three")
         llm.wake_up()
         assert generate(llm, [("two", 0)]) == [wanted["attention"][0]]
 

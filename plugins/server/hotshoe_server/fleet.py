@@ -162,7 +162,11 @@ class Fleet:
             task.add_done_callback(lambda done: self._woke(served, done))
         done, _ = await asyncio.wait((task,), timeout=POLL_S)
         if done:
-            task.result()
+            try:
+                task.result()
+            except CheckpointError as error:  # whose paths are not for clients
+                message = f"{served.name} cannot be woken now; the server's log says why"
+                raise ApiError("model_asleep", message, retry_after_s=5) from error
 
     def _woke(self, served: Served, task: asyncio.Task[None]) -> None:
         """Forget an attempt; who still waits reads from it why it failed."""

@@ -150,21 +150,34 @@ def test_a_busy_model_is_let_be_and_who_waits_gets_its_turn(open_fleet) -> None:
     asyncio.run(run())
 
 
-def test_a_wake_without_room_is_tried_again(open_fleet, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("cause", "code", "message"),
+    [
+        (MemoryLimitError("1 GiB is missing"), "out_of_memory", "1 GiB is missing"),
+        (
+            CheckpointError("/srv/one is no directory"),
+            "model_asleep",
+            "two cannot be woken now; the server's log says why",
+        ),
+    ],
+)
+def test_a_wake_that_failed_is_tried_again(
+    open_fleet, monkeypatch, cause: Exception, code: str, message: str
+) -> None:
     http = open_fleet(("one", "two"), max_resident_models=2)
     two = http.engines["two"]
     two.is_sleeping = True
 
-    async def full(tags: Any = None) -> None:
-        raise MemoryLimitError("1 GiB is missing")
+    async def fail(tags: Any = None) -> None:
+        raise cause
 
     async def run() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(two, "wake_up", full)
+            patch.setattr(two, "wake_up", fail)
             refused = await http.ask("two")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             error = refused.json()["error"]
-            assert (error["code"], error["message"]) == ("out_of_memory", "1 GiB is missing")
+            assert (error["code"], error["message"]) == (code, message)
         assert (await http.ask("two")).status_code == 200
 
     asyncio.run(run())

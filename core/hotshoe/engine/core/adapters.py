@@ -81,14 +81,16 @@ class Adapters:
         self._keys[name] = f"{next(self._count)}:{name}"
 
     def unload(self, worker: Worker | None, name: str, used: Collection[str]) -> None:
-        """Forget an adapter.
+        """Forget an adapter, also while no worker has it: its files may be gone, and then nothing
+        wakes up.
 
         Raises:
             RequestError: It is not loaded, or an unfinished request names it.
         """
         self.key_of(name)
         _check_unused(name, used)
-        _taking(worker).drop_adapter(name)
+        if worker is not None:
+            _taking(worker).drop_adapter(name)
         del self._paths[name], self._keys[name]
 
 

@@ -27,6 +27,7 @@ from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.engine.start.setup import EngineSetup
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import (
+    CheckpointError,
     EngineDeadError,
     EngineError,
     HotshoeError,
@@ -294,10 +295,11 @@ class EngineCore:
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
             MemoryLimitError: There is too little memory; it sleeps on.
+            CheckpointError: Files of the model or of an adapter cannot be read; it sleeps on.
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
         missing = self.workers.tags_to_wake(tags)
-        with self._or_dead((MemoryLimitError,)):
+        with self._or_dead((MemoryLimitError, CheckpointError)):
             self.workers.wake(missing)
 
     def update_weights(self, weights: Weights) -> None:

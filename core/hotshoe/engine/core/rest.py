@@ -99,6 +99,7 @@ def wake(
 
     Raises:
         MemoryLimitError: There is too little; the worker sleeps as before.
+        CheckpointError: Files cannot be read; the worker sleeps as before.
     """
     woken = worker
     try:

@@ -13,7 +13,7 @@ from hotshoe.engine.core.adapters import Adapters
 from hotshoe.engine.core.draft_model import open_draft_model
 from hotshoe.engine.start.cache_plan import cache_bytes, check_free, plan_cache
 from hotshoe.engine.start.setup import EngineSetup
-from hotshoe.errors import MemoryLimitError, RequestError
+from hotshoe.errors import CheckpointError, MemoryLimitError, RequestError
 from hotshoe.executor import ProfiledWorker, Worker, WorkerInfo
 
 if TYPE_CHECKING:
@@ -119,14 +119,21 @@ class Workers:
 
         Raises:
             MemoryLimitError: There is too little; all sleeps as before.
+            CheckpointError: Files cannot be read; all sleeps as before.
         """
         create, load = self._setup.create_worker, self.adapters.open
         level = 2 if self.main is None else 1
-        self.main = woken = rest.wake(self.main, missing, create, self.num_blocks, load)
+        try:
+            self.main = woken = rest.wake(self.main, missing, create, self.num_blocks, load)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}; the engine sleeps on: put the files back, or unload the adapter that "
+                "lacks them, and wake it again"
+            ) from None
         if self.draft_model is not None:
             try:
                 self.draft_model.wake(missing)
-            except MemoryLimitError:
+            except (MemoryLimitError, CheckpointError):
                 if "weights" in missing:
                     assert woken is not None
                     self.main = rest.fall_asleep(woken, level)

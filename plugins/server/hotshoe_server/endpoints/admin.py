@@ -138,7 +138,10 @@ async def wake_up(call: Call, body: WakeRequest) -> Done:
     """Take memory back."""
     served, fleet = call.server.named(body.model), call.server.fleet
     if fleet is None:
-        await served.client.wake_up(body.tags)
+        try:
+            await served.client.wake_up(body.tags)
+        except CheckpointError as error:
+            raise ApiError("invalid_value", str(error)) from error
     else:
         await fleet.wake_up(served, body.tags)
     return Done()

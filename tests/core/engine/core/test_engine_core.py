@@ -13,6 +13,7 @@ from hotshoe.engine.start.cache_plan import plan_cache
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import (
+    CheckpointError,
     EngineDeadError,
     EngineError,
     MemoryLimitError,
@@ -290,6 +291,26 @@ def test_a_failed_wake_up_is_the_end(
     with pytest.raises(EngineDeadError, match="the checkpoint has gone"):
         engine.wake_up()
     engine.close()
+
+
+def test_an_engine_whose_files_have_gone_sleeps_on(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = core(model_dir, plugins)
+    add(engine, "a")
+    engine.sleep(2)
+
+    def fail(self: NullWorker) -> None:
+        raise CheckpointError("/model is no directory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NullWorker, "load", fail)
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match="is no directory; the engine sleeps on"):
+                engine.wake_up()
+    assert engine.is_sleeping
+    engine.wake_up()
+    assert [o.token_ids for o in engine.step()] == [[2]]
 
 
 def test_a_failed_sleep_is_the_end(
