@@ -408,6 +408,13 @@ def test_whole_layers_take_adapters_and_add_up(root: Path, wanted, slot: str, op
         assert {d.chosen for d in llm.decisions if d.slot == slot} == {"reference"}
 
 
+def test_rows_do_not_depend_on_the_batch(root: Path, wanted) -> None:
+    with open_engine(root, batch_invariant=True) as llm:
+        pairs = [(name, 0) for name in (*NAMES, None)]
+        assert generate(llm, pairs) == [wanted[name][0] for name, _ in pairs]
+        assert {d.chosen for d in llm.decisions if d.slot == "lora"} == {"native"}
+
+
 def test_an_adapter_comes_and_goes(root: Path, wanted, tmp_path: Path) -> None:
     with open_engine(root, lora_modules={}, enable_prefix_caching=True) as llm:
         assert llm.adapters() == {}

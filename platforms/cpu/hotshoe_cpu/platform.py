@@ -116,7 +116,7 @@ class CpuPlatform(Platform):
             Candidate("gated_activation", "native", *gated),
             Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
             Candidate("moe", "native", moe.supports, moe.Moe),
-            Candidate("lora", "native", lora.supports, lora.Lora),
+            Candidate("lora", "native", lora.supports, lora.Lora, batch_invariant=True),
             Candidate("embedding", "native", *embedded, tolerance=0),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             *_over_states(),
