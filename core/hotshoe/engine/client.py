@@ -303,7 +303,7 @@ class EngineControl(Protocol):
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
             MemoryLimitError: The device has too little memory; the engine sleeps on.
-            CheckpointError: Files of the model or an adapter cannot be read; the engine sleeps on.
+            CheckpointError: Files cannot be read; the engine sleeps on.
         """
         ...
 

@@ -347,8 +347,7 @@ class LLM(PoolingVerbs):
 
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
-            MemoryLimitError: The device has too little memory; the engine sleeps on.
-            CheckpointError: Files of the model or an adapter cannot be read; the engine sleeps on.
+            MemoryLimitError, CheckpointError: As there.
         """
         self.engine.core.wake_up(tags)
 

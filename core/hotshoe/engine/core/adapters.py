@@ -81,8 +81,7 @@ class Adapters:
         self._keys[name] = f"{next(self._count)}:{name}"
 
     def unload(self, worker: Worker | None, name: str, used: Collection[str]) -> None:
-        """Forget an adapter, also while no worker has it: its files may be gone, and then nothing
-        wakes up.
+        """Forget an adapter, also one that keeps an engine from waking, as its files are gone.
 
         Raises:
             RequestError: It is not loaded, or an unfinished request names it.

@@ -86,8 +86,7 @@ def load_tokenizer(
 
     Raises:
         CheckpointError: There is none, or it is malformed.
-        ConfigError: The tokenizer's name is none, or the chat template of the configuration cannot
-            be read or is malformed.
+        ConfigError: The tokenizer's name is none, or the chat template is malformed or missing.
     """
     if config.skip_tokenizer_init:
         return None

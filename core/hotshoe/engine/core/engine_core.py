@@ -294,8 +294,7 @@ class EngineCore:
 
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
-            MemoryLimitError: There is too little memory; it sleeps on.
-            CheckpointError: Files of the model or of an adapter cannot be read; it sleeps on.
+            MemoryLimitError, CheckpointError: Memory or files are missing; it sleeps on.
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
         missing = self.workers.tags_to_wake(tags)
