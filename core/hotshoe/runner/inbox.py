@@ -18,8 +18,11 @@ from torch import Tensor
 from hotshoe.slots import TransferOp
 
 Array = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-#: Device memory, where each array begins and the last one ends, each array's part of the memory.
+#: Of a step's arrays: device memory, where each array begins and the last one ends, each array's
+#: part of the memory.
 Places: TypeAlias = tuple[Tensor, list[int], list[Tensor]]
+#: Where arrays that are not empty lie in host memory, by number, and all that is copied.
+Packed: TypeAlias = tuple[list[tuple[int, Array]], Tensor, Tensor]
 
 ALIGNMENT_BYTES = 16
 #: Sizes of steps whose places are kept: decode steps repeat few of them, prompts have many.
@@ -45,6 +48,7 @@ class Inbox:
         self._host = [transfer.host_buffer(nbytes) for _ in range(max_steps_in_flight + 1)]
         self._next = 0
         self._known: dict[tuple[int, ...], Places] = {}
+        self._packed: dict[tuple[int, tuple[int, ...]], Packed] = {}
 
     def stage(self, arrays: Sequence[Array]) -> tuple[list[Tensor], bool]:
         """Start copying. The n-th array always has the same type.
@@ -54,21 +58,39 @@ class Inbox:
             addresses.
         """
         sizes = tuple([array.nbytes for array in arrays])
-        memory, offsets, views = self._known.get(sizes) or _laid_out(self._device_memory, arrays)
-        in_place, total = memory is self._device_memory, offsets[-1]
-        if in_place and sizes not in self._known:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[sizes] = memory, offsets, views
-        host = self._host[self._next]
-        if total > len(host):
-            host = self._host[self._next] = self._transfer.host_buffer(2 * total)
-        self._next = (self._next + 1) % len(self._host)
-        packed = host.numpy()
-        for offset, array in zip(offsets, arrays, strict=False):
-            packed[offset : offset + array.nbytes] = array.view(np.uint8)
-        self._transfer.upload(host[:total], memory[:total])
-        return views, in_place
+        places = self._known.get(sizes)
+        if places is None:
+            places = _laid_out(self._device_memory, arrays)
+            if places[0] is self._device_memory:
+                self._keep(sizes, places)
+        number, self._next = self._next, (self._next + 1) % len(self._host)
+        packed = self._packed.get((number, sizes))
+        if packed is None:
+            packed = self._pack(number, places, arrays)
+            if sizes in self._known:
+                self._packed[number, sizes] = packed
+        parts, source, target = packed
+        for at, part in parts:
+            part[...] = arrays[at]
+        self._transfer.upload(source, target)
+        return places[2], places[0] is self._device_memory
+
+    def _keep(self, sizes: tuple[int, ...], places: Places) -> None:
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+            self._packed.clear()
+        self._known[sizes] = places
+
+    def _pack(self, number: int, places: Places, arrays: Sequence[Array]) -> Packed:
+        """Return where arrays go in one of the host's buffers."""
+        memory, offsets, _ = places
+        host, total = self._host[number], offsets[-1]
+        if total > len(host):  # those that lie at fixed addresses keep the one before
+            host = self._host[number] = self._transfer.host_buffer(2 * total)
+        flat = host.numpy()
+        spans = [(at, x, offsets[at]) for at, x in enumerate(arrays) if x.size]
+        parts = [(at, flat[first : first + x.nbytes].view(x.dtype)) for at, x, first in spans]
+        return parts, host[:total], memory[:total]
 
 
 def _laid_out(memory: Tensor, arrays: Sequence[Array]) -> Places:

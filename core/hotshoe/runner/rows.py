@@ -25,6 +25,9 @@ class Puts:
     values: Ints
 
 
+NO_PUTS = Puts(np.zeros(0, np.int64), np.zeros(0, np.int32))
+
+
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """A step's host arrays; n requests, t tokens.
@@ -132,9 +135,12 @@ class Rows:
         # One row more than requests, as on the device, where padding reads it.
         shape = (num_groups, max_num_seqs + 1, self.max_blocks)
         self.block_table: Ints = np.zeros(shape, np.int32)
-        self.num_tokens: Ints = np.zeros(max_num_seqs, np.int32)
-        self.num_computed: Ints = np.zeros(max_num_seqs, np.int32)
+        # Of 64 bits, as what they index with would be converted in every step else.
+        self.num_tokens: Indexes = np.zeros(max_num_seqs, np.int64)
+        self.num_computed: Indexes = np.zeros(max_num_seqs, np.int64)
         self.num_prompt: Ints = np.zeros(max_num_seqs, np.int32)
+        self._listed: list[int] = []
+        self._arrays: tuple[Indexes, Ints] = (NO_PUTS.index, NO_PUTS.values)
 
     def advance(self, plan: StepPlan) -> StepInputs:
         """Take in a plan and return its inputs; counters then stand after the step."""
@@ -148,10 +154,9 @@ class Rows:
             self.num_computed[row] = new.num_computed_tokens
             self.num_prompt[row] = new.num_prompt_tokens
         blocks = self._block_puts(plan)
-        self.block_table.reshape(-1)[blocks.index] = blocks.values
-        rows = np.array(plan.rows, np.int32)
-        counts = np.array(plan.num_scheduled_tokens, np.int32)
-        inputs = self._inputs(rows, counts, blocks, self._token_puts(plan))
+        if blocks is not NO_PUTS:
+            self.block_table.reshape(-1)[blocks.index] = blocks.values
+        inputs = self._inputs(plan, blocks, self._token_puts(plan))
         inputs = inputs if not plan.draft_rows else self._with_drafts(plan, inputs)
         if self._lags and (plan.draft_rows or plan.accepted_rows):
             late = dict(zip(plan.accepted_rows, plan.num_accepted, strict=True))
@@ -163,20 +168,27 @@ class Rows:
     def _block_puts(self, plan: StepPlan) -> Puts:
         width = self.max_blocks
         table = width * self.block_table.shape[1]
-        changed = np.array(plan.block_rows, np.int64) * width + np.array(plan.block_cols, np.int64)
-        changed += np.array(plan.block_groups, np.int64) * table
         index, values = [], []
         for new in plan.new_rows:
             for group, blocks in enumerate(new.block_ids):
-                index.append(group * table + new.row * width + np.arange(len(blocks)))
+                first = group * table + new.row * width
+                index.append(np.arange(first, first + len(blocks)))
                 values.append(np.array(blocks, np.int32))
         # A row that starts in this step does not change in it, so no entry is put twice.
-        return _join([*index, changed], [*values, np.array(plan.block_ids, np.int32)])
+        if plan.block_rows:
+            rows, columns = np.array(plan.block_rows, np.int64), np.array(plan.block_cols, np.int64)
+            groups = np.array(plan.block_groups, np.int64)
+            index.append(groups * table + rows * width + columns)
+            values.append(np.array(plan.block_ids, np.int32))
+        return _join(index, values)
 
     def _token_puts(self, plan: StepPlan) -> Puts:
-        index = [new.row * self.width + np.arange(len(new.token_ids)) for new in plan.new_rows]
-        # From a long list three times as fast as `np.array` is.
-        values = [np.fromiter(new.token_ids, np.int32, len(new.token_ids)) for new in plan.new_rows]
+        index, values = [], []
+        for new in plan.new_rows:
+            first, count = new.row * self.width, len(new.token_ids)
+            index.append(np.arange(first, first + count))
+            # From a long list three times as fast as `np.array` is.
+            values.append(np.fromiter(new.token_ids, np.int32, count))
         if plan.known_rows:
             known = np.array(plan.known_rows, np.int64)
             index.append(known * self.width + self.num_tokens[known] - 1)
@@ -204,30 +216,40 @@ class Rows:
             sample_lens=np.repeat(inputs.seq_lens[sampling].astype(np.int64), counts) - behind,
         )
 
-    def _inputs(self, rows: Ints, counts: Ints, blocks: Puts, tokens: Puts) -> StepInputs:
-        block_size = self._block_size
+    def _inputs(self, plan: StepPlan, blocks: Puts, tokens: Puts) -> StepInputs:
+        if plan.rows != self._listed:  # most steps have the rows of the one before
+            rows = np.array(plan.rows, np.int64)
+            self._listed, self._arrays = plan.rows, (rows, rows.astype(np.int32))
+        (rows, rows_32), count = self._arrays, len(plan.rows)
         starts = self.num_computed[rows]
-        seq_lens = starts + counts
-        query_start_loc = np.zeros(len(rows) + 1, np.int32)
-        np.cumsum(counts, out=query_start_loc[1:])
-        request = np.repeat(rows, counts)
-        positions = np.arange(query_start_loc[-1], dtype=np.int32)
-        positions += np.repeat(starts - query_start_loc[:-1], counts)
+        if plan.num_scheduled_tokens.count(1) == count:
+            request, positions, seq_lens = rows, starts, starts + 1
+            query_start_loc = np.arange(count + 1)
+        else:
+            counts = np.array(plan.num_scheduled_tokens, np.int64)
+            query_start_loc = np.zeros(count + 1, np.int64)
+            counts.cumsum(out=query_start_loc[1:])
+            request, seq_lens = rows.repeat(counts), starts + counts
+            positions = np.arange(query_start_loc[-1])
+            positions += (starts - query_start_loc[:-1]).repeat(counts)
         self.num_computed[rows] = seq_lens
-        sampling = np.nonzero(seq_lens == self.num_tokens[rows])[0]
-        sample_rows = rows[sampling].astype(np.int64)
-        self.num_tokens[sample_rows] += 1
+        sampling = seq_lens == self.num_tokens[rows]
+        sample_rows, sample_lens, ends = rows, seq_lens, query_start_loc[1:]
+        if np.count_nonzero(sampling) < count:
+            sample_rows, sample_lens, ends = rows[sampling], seq_lens[sampling], ends[sampling]
+        self.num_tokens[sample_rows] = sample_lens + 1
+        columns = positions // self._block_size
+        held = self.block_table[:, request, columns]
         return StepInputs(
-            rows=rows,
-            query_start_loc=query_start_loc,
-            seq_lens=seq_lens,
-            positions=positions,
-            token_index=request.astype(np.int64) * self.width + positions,
-            slot_mapping=self.block_table[:, request, positions // block_size] * block_size
-            + positions % block_size,
-            sample_at=query_start_loc[1:][sampling].astype(np.int64) - 1,
+            rows=rows_32,
+            query_start_loc=query_start_loc.astype(np.int32),
+            seq_lens=seq_lens.astype(np.int32),
+            positions=positions.astype(np.int32),
+            token_index=request * self.width + positions,
+            slot_mapping=((held - columns) * self._block_size + positions).astype(np.int32),
+            sample_at=ends - 1,
             sample_rows=sample_rows,
-            sample_lens=seq_lens[sampling].astype(np.int64),
+            sample_lens=sample_lens,
             blocks=blocks,
             tokens=tokens,
         )
@@ -241,5 +263,5 @@ def _join(index: list[npt.NDArray[np.int64]], values: list[Ints]) -> Puts:
     if len(index) == 1:
         return Puts(index[0], values[0])
     if not index:
-        return Puts(np.zeros(0, np.int64), np.zeros(0, np.int32))
+        return NO_PUTS
     return Puts(np.concatenate(index), np.concatenate(values))

@@ -105,7 +105,7 @@ class Runner:
         self._pooling = PoolingRows()
         self._given = GivenRows(model.hidden_size, device)
         # Rows that give embeddings, or of which more is looked at than the states that sample.
-        self._special = np.zeros(limits.max_num_seqs, np.bool_)
+        self._special: set[int] = set()
         self._ahead: Ahead | None = None
         own = (self._flat_tokens, self._blocks.unbind(), self._padding_slots, tuple(views))
         self._tables = Tables(*own, limits.block_size, limits.max_model_len)
@@ -116,27 +116,31 @@ class Runner:
         self._ahead = self._forward.ahead = ahead_of(head, self._tables, self._limits.tree)
         self._choice = None
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
         """Start a step; its `result()` waits for the device."""
+        with torch.inference_mode():  # a decorator would cost more in each step
+            return self._execute(plan)
+
+    def _execute(self, plan: StepPlan) -> RunningStep:
         for new in plan.new_rows:
             self._sampler.set_row(new)
             width = new.params.prompt_logprobs
             self._prompt_widths[new.row] = -1 if width is None else width
             wishes = (width, new.pooling, new.embeds)
             special = any(value is not None for value in wishes)
-            if special or self._special[new.row]:  # of the request before
+            if special or new.row in self._special:  # of the request before
                 self._pooling.set_row(new)
                 self._given.set_row(new)
-            self._special[new.row] = special
+                (self._special.add if special else self._special.discard)(new.row)
         if self._adapters is not None:
             self._adapters.take(plan)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         if self._ahead is not None:
             self._ahead.begin(plan)
         step = self._run(plan.step_id, self._rows.advance(plan))
-        chains = zip(plan.draft_rows, plan.drafts, strict=True)
-        step.drafts = branching(plan) if plan.parents else dict(chains)
+        if plan.draft_rows:
+            chains = zip(plan.draft_rows, plan.drafts, strict=True)
+            step.drafts = branching(plan) if plan.parents else dict(chains)
         return step
 
     @torch.inference_mode()
@@ -187,7 +191,7 @@ class Runner:
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         adapters = self._adapters
         changes = Changes.NOTHING if adapters is None else adapters.begin(inputs)
-        if self._special[inputs.rows].any():
+        if self._special and not self._special.isdisjoint(inputs.rows.tolist()):
             spans = prompt_spans(inputs, self._prompt_widths, self._rows.num_prompt)
             pooling = self._pooling.among(inputs)
             given = self._given.among(inputs)
@@ -310,7 +314,8 @@ class Runner:
     def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
         """Bring a step's arrays to the device and the tables there up to date."""
         index = inputs.sample_rows * self._rows.width + inputs.sample_lens
-        spare = np.full(max(0, len(inputs.rows) - len(index)), self._nowhere)
+        if (spare := len(inputs.rows) - len(index)) > 0:
+            index = np.concatenate([index, np.full(spare, self._nowhere)])
         views, in_place = self._inbox.stage(
             [
                 inputs.token_index,
@@ -320,7 +325,7 @@ class Runner:
                 inputs.query_start_loc,
                 inputs.seq_lens,
                 *(inputs.tree or NO_NODES),
-                np.concatenate([index, spare]),
+                index,
                 inputs.sample_at,
                 inputs.blocks.index,
                 inputs.blocks.values,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.runner import Runner
 
 _log = logging.getLogger(__name__)
+UNGUARDED = nullcontext()
 RUN_AGAIN = "run again with --check-candidates, which names the first operation that made such"
 
 
@@ -39,6 +41,7 @@ class RunningStep:
         made: Those that a head has made behind it, whose tensor comes last.
         experts: News of their balance, if there is any.
         remark: Said of rows that failed, as nothing of theirs is finite.
+        guard: Makes what fails while it waits an error that names who is to blame.
     """
 
     step_id: int
@@ -50,10 +53,12 @@ class RunningStep:
     made: MadeDrafts | None = None
     experts: ExpertCounts | None = None
     remark: str = RUN_AGAIN
+    guard: AbstractContextManager[object] = UNGUARDED
 
     def result(self) -> StepResult:
         """Wait for the step."""
-        tensors = list(self.arrived())
+        with self.guard:
+            tensors = list(self.arrived())
         result = StepResult(self.step_id, [], [])
         if self.sampled is not None:
             taken = len(self.sampled.tensors)
@@ -106,7 +111,7 @@ class Steps:
             step.experts = news
             if self._checks is not None:
                 step.remark = self._checks.remark()
-        step.arrived = self._guard(step.arrived)
+        step.guard = self._guard
         return step
 
 

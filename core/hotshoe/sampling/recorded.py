@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from hotshoe.sampling.rows import Ints
-from hotshoe.sampling.sampler import BatchPlan, SampledBatch, Sampler
+from hotshoe.sampling.sampler import (
+    BatchPlan,
+    SampledBatch,
+    Sampler,
+    arguments_of,
+    packed_width,
+)
 from hotshoe.slots import RecordableSampleOp, SampleOp
 
 
@@ -28,11 +34,12 @@ class RecordedSampling:
         self, sampler: Sampler, op: RecordableSampleOp, num_rows: int, device: str
     ) -> None:
         self._sampler, self._op = sampler, op
-        zeros = torch.zeros(num_rows, dtype=torch.float32, device=device)
-        self._uniform = zeros.double()
-        self._tokens = zeros.long()
-        # Of greedy rows, in the order of `BatchPlan.arguments`.
-        self._arguments = (zeros, zeros.int(), torch.ones_like(zeros), zeros.clone())
+        self._uniform = torch.zeros(num_rows, dtype=torch.float64, device=device)
+        self._tokens = self._uniform.long()
+        shape = 4, packed_width(num_rows)
+        self._packed = torch.zeros(shape, dtype=torch.float32, device=device)
+        self._arguments = arguments_of(self._packed, num_rows)
+        self._arguments[2].fill_(1.0)  # as of greedy rows
         self._plan: BatchPlan | None = None
 
     @classmethod
@@ -67,8 +74,7 @@ class RecordedSampling:
         if plan.stages or self._sampler.masks[0]:
             return False
         if plan is not self._plan:
-            for fixed, value in zip(self._arguments, plan.arguments, strict=True):
-                fixed[:n].copy_(value)
+            self._packed[:, :n].copy_(plan.packed[:, :n])
             self._plan = plan
         if not plan.greedy:
             self._uniform[:n].copy_(self._sampler.uniforms(plan, num_tokens))

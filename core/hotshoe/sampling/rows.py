@@ -6,6 +6,7 @@ Holds request constants only: everything that changes per token is derived from 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from hotshoe.types import NewRow, SamplingParams
 Ints = npt.NDArray[np.int64]
 #: Fields of `RowLists` that change logits.
 _CHANGING = ("bias_ids", "allowed_ids", "ending_ids", "bad_words", "extra_args")
+#: What of a request's parameters its `RowLists` are made of.
+_ENTRIES = attrgetter(
+    *("logit_bias", "allowed_token_ids", "min_tokens", "logprob_token_ids"),
+    *("bad_words_token_ids", "extra_args"),
+)
 
 
 def place(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -37,15 +43,21 @@ class RowLists:
     extra_args: Mapping[str, Any]
 
 
+_NONE = np.zeros(0, np.int64)
+#: Of a row whose parameters have no entries, as most are.
+NO_LISTS = RowLists(_NONE, _NONE.astype(np.float32), _NONE, _NONE, _NONE, (), {})
+
+
 class RowParameters:
     """Parameters of `max_num_seqs` rows. Scalars are arrays, so that a batch is one gather each."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
         self.vocab_size = vocab_size
-        self.temperature = np.zeros(max_num_seqs, np.float32)
-        self.top_k = np.zeros(max_num_seqs, np.int32)
-        self.top_p = np.ones(max_num_seqs, np.float32)
-        self.min_p = np.zeros(max_num_seqs, np.float32)
+        #: [4, rows] of 32 bits: those of `SampleOp`, in its order, so that all are one gather.
+        self.arguments = np.zeros((4, max_num_seqs), np.float32)
+        self.temperature, _, self.top_p, self.min_p = self.arguments
+        self.top_k = self.arguments[1].view(np.int32)
+        self.top_p[:] = 1
         self.repetition_penalty = np.ones(max_num_seqs, np.float32)
         self.presence_penalty = np.zeros(max_num_seqs, np.float32)
         self.frequency_penalty = np.zeros(max_num_seqs, np.float32)
@@ -55,10 +67,7 @@ class RowParameters:
         self.min_length = np.zeros(max_num_seqs, np.int64)
         #: Number of most likely tokens to report; -1 reports nothing.
         self.num_logprobs = np.full(max_num_seqs, -1, np.int64)
-        empty = np.zeros(0, np.int64)
-        self.lists = [
-            RowLists(empty, empty.astype(np.float32), empty, empty, empty, (), {})
-        ] * max_num_seqs
+        self.lists = [NO_LISTS] * max_num_seqs
         #: Which rows want logits changed before a token is chosen.
         self.changes = np.zeros(max_num_seqs, np.bool_)
         #: Which rows have a list that is not empty, by field of `RowLists`.
@@ -78,14 +87,18 @@ class RowParameters:
         self.num_prompt_tokens[row] = new.num_prompt_tokens
         self.min_length[row] = new.num_prompt_tokens + params.min_tokens
         self.num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        self.lists[row] = self._lists(params, eos_token_ids)
-        for name, users in self.users.items():
-            users[row] = len(getattr(self.lists[row], name)) > 0
+        lists = self._lists(params, eos_token_ids)
+        if lists is not NO_LISTS or self.lists[row] is not NO_LISTS:
+            for name, users in self.users.items():
+                users[row] = len(getattr(lists, name)) > 0
+        self.lists[row] = lists
         penalties = params.presence_penalty, params.frequency_penalty
-        listed = any(self.users[name][row] for name in _CHANGING)
+        listed = lists is not NO_LISTS and any(self.users[name][row] for name in _CHANGING)
         self.changes[row] = listed or any(penalties) or params.repetition_penalty != 1
 
     def _lists(self, params: SamplingParams, eos_token_ids: Sequence[int]) -> RowLists:
+        if not any(_ENTRIES(params)):
+            return NO_LISTS
         bias = {t: b for t, b in params.logit_bias.items() if t < self.vocab_size}
         eos = () if params.ignore_eos else eos_token_ids
         ending = (*eos, *params.stop_token_ids) if params.min_tokens else ()

@@ -22,6 +22,8 @@ from hotshoe.sampling.verify import NO_DRAFTS, verify
 from hotshoe.slots import SampleOp
 from hotshoe.types import NewRow, StepResult
 
+#: Lines of packed numbers begin at multiples of 16 bytes: kernels are compiled for such addresses.
+_ALIGNED = 4
 NO_TOKEN = "no token can be sampled: the logits hold NaN or infinity, or every token is forbidden"
 
 
@@ -30,7 +32,8 @@ class BatchPlan:
     """What a set of rows needs, independent of the step; tensors on the device.
 
     Attributes:
-        arguments: temperature, top_k, top_p, min_p of `SampleOp`.
+        packed: [4, w] of 32 bits: temperature, top_k, top_p, min_p of `SampleOp`; w >= n.
+        arguments: [n] each, the same with their types.
         zeros: [n] float64, the random numbers of an all-greedy batch.
         logprobs_at: [m] batch positions that report log probabilities, m may be 0.
         logprobs_widths: How many most likely tokens each of them reports.
@@ -39,6 +42,7 @@ class BatchPlan:
     """
 
     rows: Ints
+    packed: Tensor
     arguments: tuple[Tensor, Tensor, Tensor, Tensor]
     greedy: bool
     zeros: Tensor
@@ -101,6 +105,17 @@ class SampledBatch:
         return result
 
 
+def arguments_of(packed: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return views of `BatchPlan.packed`, each with its type."""
+    temperature, top_k, top_p, min_p = packed[:, :num_rows].unbind()
+    return temperature, top_k.view(torch.int32), top_p, min_p
+
+
+def packed_width(num_rows: int) -> int:
+    """Return how many numbers a line of `BatchPlan.packed` has for so many rows."""
+    return -(-num_rows // _ALIGNED) * _ALIGNED
+
+
 class Sampler:
     """Samples one token per row and position, with each row's own parameters.
 
@@ -133,6 +148,8 @@ class Sampler:
         self._max_logprobs = max_logprobs
         self._processors = processors
         self._plan: BatchPlan | None = None
+        self._zeros = torch.zeros(64, dtype=torch.float64, device=token_table.device)
+        self._nothing = torch.zeros(0, dtype=torch.int64, device=token_table.device)
         self.masks: tuple[Sequence[int], Sequence[bytes]] = ((), ())
         self._token_masks = TokenMasks(token_table.device)
 
@@ -185,16 +202,21 @@ class Sampler:
 
     def planned(self, rows: Ints) -> BatchPlan:
         """Return what rows need, the same as before while they are the same."""
-        if self._plan is None or not np.array_equal(self._plan.rows, rows):
-            self._plan = self._make_plan(rows.astype(np.int64))
-        return self._plan
+        plan = self._plan
+        if plan is None or (plan.rows is not rows and not np.array_equal(plan.rows, rows)):
+            plan = self._plan = self._make_plan(rows.astype(np.int64, copy=False))
+        return plan
 
     def _make_plan(self, rows: Ints) -> BatchPlan:
         params, device = self._params, self._token_table.device
-        scalars = (params.temperature, params.top_k, params.top_p, params.min_p)
-        temperature, top_k, top_p, min_p = (place(x[rows], device) for x in scalars)
-        widths = np.minimum(params.num_logprobs[rows], self._max_logprobs)
-        reporting = np.flatnonzero(widths >= 0)
+        n = len(rows)
+        numbers = np.zeros((4, packed_width(n)), np.float32)
+        numbers[:, :n] = params.arguments[:, rows]
+        packed = place(numbers, device)
+        if n > len(self._zeros):
+            self._zeros = torch.zeros(2 * n, dtype=torch.float64, device=device)
+        reporting = np.flatnonzero(params.num_logprobs[rows] >= 0)
+        widths = np.minimum(params.num_logprobs[rows[reporting]], self._max_logprobs)
         lists = [params.lists[row].logprob_ids for row in rows[reporting]]
         counts = [len(ids) for ids in lists]
         more = np.zeros((len(counts), max(counts, default=0)), np.int64)
@@ -202,13 +224,14 @@ class Sampler:
             more[place_of, : len(ids)] = ids
         return BatchPlan(
             rows=rows,
-            arguments=(temperature, top_k, top_p, min_p),
-            greedy=not params.temperature[rows].any(),
-            zeros=torch.zeros(len(rows), dtype=torch.float64, device=device),
+            packed=packed,
+            arguments=arguments_of(packed, n),
+            greedy=not np.count_nonzero(params.temperature[rows]),
+            zeros=self._zeros[:n],
             stages=self._stages(rows),
-            logprobs_at=place(reporting, device),
+            logprobs_at=place(reporting, device) if counts else self._nothing,
             logprobs_rows=rows[reporting].tolist(),
-            logprobs_widths=widths[reporting].tolist(),
+            logprobs_widths=widths.tolist(),
             logprobs_more=place(more, device) if more.size else None,
             logprobs_counts=counts,
         )

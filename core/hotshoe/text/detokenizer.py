@@ -7,14 +7,12 @@ by the output processor.
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Collection, Iterable, Sequence
 
 from hotshoe.text.pieces import TokenPieces
 
 _MAX_PENDING_BYTES = 3  # of a UTF-8 character of four
-
-_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer:
@@ -31,7 +29,7 @@ class Detokenizer:
             leading space, and it may end within a character that the output completes.
     """
 
-    __slots__ = ("_decode", "_first", "_pieces", "_skipped")
+    __slots__ = ("_first", "_held", "_pieces", "_skipped")
 
     def __init__(
         self,
@@ -41,8 +39,8 @@ class Detokenizer:
     ) -> None:
         self._pieces = pieces
         self._skipped = skipped
-        self._decode = _Utf8Decoder("replace").decode
         self._first = True
+        self._held = b""  # of a character that is not finished
         self._decode(self._tail(prompt_token_ids))
 
     def push(self, token_ids: Iterable[int]) -> str:
@@ -56,7 +54,14 @@ class Detokenizer:
 
     def finish(self) -> str:
         """Return what is held back: U+FFFD for an unfinished character, else nothing."""
-        return self._decode(b"", True)
+        return self._decode(b"", final=True)
+
+    def _decode(self, data: bytes, final: bool = False) -> str:
+        if self._held:
+            data = self._held + data
+        text, used = utf_8_decode(data, "replace", final)
+        self._held = data[used:]
+        return text
 
     def _piece(self, token_id: int) -> bytes:
         if not self._first:

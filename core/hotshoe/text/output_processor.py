@@ -247,9 +247,12 @@ class OutputProcessor:
             if found is None:
                 continue
             request, sequence = found
+            if output.finish_reason is not None or not sequence.token_ids:
+                _note_ends(request, sequence.index, output)
             gained = _advance(request.params, sequence, output)
-            _note_first(request, sequence.index, output)
-            _note_time(request.timing, output, now_s)
+            if output.token_ids:
+                request.timing.last_token_s = now_s
+                request.timing.first_token_s = request.timing.first_token_s or now_s
             if sequence.finish_reason is not None:
                 del self._children[output.request_id]
                 request.num_finished += 1
@@ -279,14 +282,14 @@ class OutputProcessor:
         """Join a sequence's update with those of its siblings from the same step."""
         update = updates.get(request.request_id)
         if update is None:
-            single = request.params.n == 1
+            single = len(request.child_ids) == 1
             sequences = [gained] if single else [_mark(s) for s in request.sequences]
             update = RequestUpdate(request.request_id, False, sequences, request)
             updates[request.request_id] = update
         else:
             gained = _join([update.sequences[gained.index], gained])
         update.sequences[gained.index] = gained
-        if request.num_finished == request.params.n:
+        if request.num_finished == len(request.child_ids):
             update.finished = True
             self._forget(request)
 
@@ -300,21 +303,15 @@ def floats(vector: bytes) -> list[float]:
     return list(struct.unpack(f"<{len(vector) // 4}f", vector))
 
 
-def _note_first(request: _Request, index: int, output: TokenOutput) -> None:
+def _note_ends(request: _Request, index: int, output: TokenOutput) -> None:
+    """Book what comes with a sequence's first output, or with its last."""
     if index == 0:  # the others find what the first has computed
         request.num_cached_tokens = output.num_cached_tokens or request.num_cached_tokens
     if output.prompt_logprobs is not None and request.prompt_logprobs is None:
         request.prompt_logprobs = output.prompt_logprobs
     if output.pooled is not None:
         request.pooled = output.pooled
-
-
-def _note_time(timing: RequestTiming, output: TokenOutput, now_s: float) -> None:
-    if not timing.scheduled_s:
-        timing.scheduled_s = output.scheduled_s
-    if output.token_ids:
-        timing.first_token_s = timing.first_token_s or now_s
-        timing.last_token_s = now_s
+    request.timing.scheduled_s = request.timing.scheduled_s or output.scheduled_s
 
 
 def _mark(
@@ -354,8 +351,10 @@ def _advance(params: SamplingParams, sequence: _Sequence, output: TokenOutput) -
     if sequence.repetition is not None:
         output = sequence.repetition.cut(output)
     text, num_kept = _read_text(params, sequence, output)
-    token_ids, logprobs = output.token_ids[:num_kept], None
-    sequence.token_ids.extend(token_ids)
+    token_ids, logprobs = output.token_ids, None
+    if num_kept < len(token_ids):
+        token_ids = token_ids[:num_kept]
+    sequence.token_ids += token_ids
     if text:
         sequence.texts.append(text)
     if sequence.logprobs is not None:
@@ -384,7 +383,8 @@ def _read_text(params: SamplingParams, sequence: _Sequence, output: TokenOutput)
         shown = shown[:-1]  # the token that ended the sequence is not part of the text
     finished = output.finish_reason is not None
     if matcher is None:
-        return detokenizer.push(shown) + (detokenizer.finish() if finished else ""), num_tokens
+        text = detokenizer.push(shown)
+        return text + detokenizer.finish() if finished else text, num_tokens
     text, length = "", len(sequence.token_ids)
     for count, token_id in enumerate(shown, start=1):
         may_stop = length + count >= params.min_tokens
