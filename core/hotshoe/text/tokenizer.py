@@ -28,6 +28,8 @@ T = TypeVar("T")
 Text = str | tuple[str, str]
 #: All that a process does with long texts beside its event loop: so many at once, no more.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="hotshoe-text")
+#: What is read sooner than a thread is asked to: characters of a text, token ids of a list.
+SHORT_CHARS, SHORT_IDS = 256, 2048
 #: By how many tokens the end of a piece of text may differ from the same place in the whole.
 _SEAM_TOKENS = 64
 

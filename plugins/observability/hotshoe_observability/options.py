@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from hotshoe.config import check_options, option
@@ -39,3 +41,23 @@ class ObservabilityOptions:
                     "otlp_endpoint must look like http://localhost:4318/v1/traces, "
                     f"not {self.otlp_endpoint!r}"
                 )
+        if self.profile_dir is not None:
+            _check_folder(self.profile_dir)
+
+
+def _check_folder(name: str) -> None:
+    """Refuse a folder that could not be written, or made, when the first profile is wanted.
+
+    Raises:
+        ConfigError: It is none, or the nearest folder above it allows nothing new.
+    """
+    place = Path(name)
+    try:
+        while not place.exists():
+            place = place.parent
+    except OSError as error:
+        raise ConfigError(f"profile_dir {name} cannot be used: {error.strerror}") from None
+    if not place.is_dir():
+        raise ConfigError(f"profile_dir {name} cannot be used: {place} is no folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"profile_dir {name} cannot be used: {place} may not be written")

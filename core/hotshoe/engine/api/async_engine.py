@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.api.control import Control, listed
-from hotshoe.engine.api.inputs import InputProcessor
+from hotshoe.engine.api.inputs import InputProcessor, is_short
 from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.transport.link import Link
 from hotshoe.engine.transport.mailbox import Mailbox, runs_here
@@ -192,9 +192,11 @@ class AsyncEngine(Control):
         count = 1 if isinstance(params, PoolingParams) else params.n
         self._num_coming += count
         try:
-            new = await in_text_thread(
-                self._inputs.prepare, request_id, prompt, params, priority, tenant
-            )
+            given = request_id, prompt, params, priority, tenant
+            if is_short(prompt, params):
+                new = self._inputs.prepare(*given)
+            else:
+                new = await in_text_thread(self._inputs.prepare, *given)
             self._check_alive()
             self._outputs.add(
                 request_id, new.prompt, new.prompt_token_ids, new.params, new.add.ids, arrival_s

@@ -18,7 +18,7 @@ from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.repetition import check_repetition
-from hotshoe.text.tokenizer import Text, Tokenizer
+from hotshoe.text.tokenizer import SHORT_CHARS, SHORT_IDS, Text, Tokenizer
 from hotshoe.types import (
     EmbedsPrompt,
     PoolingParams,
@@ -235,6 +235,18 @@ class InputProcessor:
                 self.require_tokenizer()
             params = replace(params, detokenize=False)
         return params
+
+
+def is_short(prompt: Prompt, params: SamplingParams | PoolingParams) -> bool:
+    """Tell whether `prepare` takes less of an event loop's time than to ask a thread does."""
+    if getattr(params, "bad_words", ()):  # texts as well, up to hundreds
+        return False
+    content, limit = prompt, SHORT_CHARS
+    if isinstance(prompt, TextPrompt):
+        content = prompt.text
+    elif isinstance(prompt, TokensPrompt):
+        content, limit = prompt.token_ids, SHORT_IDS
+    return isinstance(content, (str, list)) and len(content) <= limit
 
 
 def _check_more(params: SamplingParams) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.api.inputs import InputProcessor, check_length
+from hotshoe.engine.api.inputs import InputProcessor, check_length, is_short
 from hotshoe.engine.client import EngineInfo
 from hotshoe.errors import RequestError
 from hotshoe.platform import DeviceFacts
-from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.text.tokenizer import SHORT_CHARS, SHORT_IDS, Tokenizer
 from hotshoe.types import (
     GrammarSpec,
     Pooling,
@@ -188,3 +188,13 @@ def test_one_check_of_the_length_of_prompts(generates: bool, longest: int) -> No
         check_length(longest + 1, 64, generates)
     with pytest.raises(RequestError, match="the prompt is empty"):
         check_length(0, 64, generates)
+
+
+def test_what_takes_long_is_left_to_a_thread() -> None:
+    plain, words = SamplingParams(), SamplingParams(bad_words=("a",))
+    text, ids = "a" * SHORT_CHARS, [1] * SHORT_IDS
+    for short in (text, TextPrompt(text), TokensPrompt(ids)):
+        assert is_short(short, plain) and is_short(short, PoolingParams())
+        assert not is_short(short, words)
+    for long in (text + "a", TextPrompt(text + "a"), TokensPrompt([*ids, 1]), TokensPrompt(7)):
+        assert not is_short(long, plain)
