@@ -9,14 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hotshoe.sampling.rows import Ints
-from hotshoe.sampling.sampler import (
-    BatchPlan,
-    SampledBatch,
-    Sampler,
-    arguments_of,
-    packed_width,
-)
+from hotshoe.sampling.rows import Ints, arguments_of, packed_width
+from hotshoe.sampling.sampler import BatchPlan, SampledBatch, Sampler
 from hotshoe.slots import RecordableSampleOp, SampleOp
 
 

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from hotshoe.types import NewRow, SamplingParams
 
 Ints = npt.NDArray[np.int64]
+#: Lines of packed numbers begin at multiples of 16 bytes: kernels are compiled for such addresses.
+_ALIGNED = 4
 #: Fields of `RowLists` that change logits.
 _CHANGING = ("bias_ids", "allowed_ids", "ending_ids", "bad_words", "extra_args")
 #: What of a request's parameters its `RowLists` are made of.
@@ -28,6 +31,17 @@ _ENTRIES = attrgetter(
 def place(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """Copy an array to the device without waiting for what the device is doing."""
     return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def packed_width(num_rows: int) -> int:
+    """Return how many numbers a line of packed ones has for so many rows."""
+    return -(-num_rows // _ALIGNED) * _ALIGNED
+
+
+def arguments_of(packed: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return views of packed numbers [num_rows], each with its type."""
+    temperature, top_k, top_p, min_p = packed[:, :num_rows].unbind()
+    return temperature, top_k.view(torch.int32), top_p, min_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,12 @@ class RowParameters:
         penalties = params.presence_penalty, params.frequency_penalty
         listed = lists is not NO_LISTS and any(self.users[name][row] for name in _CHANGING)
         self.changes[row] = listed or any(penalties) or params.repetition_penalty != 1
+
+    def packed(self, rows: Ints) -> npt.NDArray[np.float32]:
+        """Return [4, w >= n] of 32 bits: temperature, top_k, top_p and min_p of rows [n]."""
+        numbers = np.zeros((4, packed_width(len(rows))), np.float32)
+        numbers[:, : len(rows)] = self.arguments[:, rows]
+        return numbers
 
     def _lists(self, params: SamplingParams, eos_token_ids: Sequence[int]) -> RowLists:
         if not any(_ENTRIES(params)):

@@ -15,15 +15,13 @@ from torch import Tensor
 
 from hotshoe.sampling.logprobs import LogprobTensors, add_logprobs, compute_logprobs
 from hotshoe.sampling.masks import TokenMasks
-from hotshoe.sampling.rows import Ints, RowParameters, place
+from hotshoe.sampling.rows import Ints, RowParameters, arguments_of, place
 from hotshoe.sampling.stages import Planner, Stage, Step, plan_stages
 from hotshoe.sampling.uniform import uniforms
 from hotshoe.sampling.verify import NO_DRAFTS, verify
 from hotshoe.slots import SampleOp
 from hotshoe.types import NewRow, StepResult
 
-#: Lines of packed numbers begin at multiples of 16 bytes: kernels are compiled for such addresses.
-_ALIGNED = 4
 NO_TOKEN = "no token can be sampled: the logits hold NaN or infinity, or every token is forbidden"
 
 
@@ -32,8 +30,8 @@ class BatchPlan:
     """What a set of rows needs, independent of the step; tensors on the device.
 
     Attributes:
-        packed: [4, w] of 32 bits: temperature, top_k, top_p, min_p of `SampleOp`; w >= n.
-        arguments: [n] each, the same with their types.
+        packed: From `RowParameters.packed`.
+        arguments: temperature, top_k, top_p, min_p of `SampleOp`, views of it.
         zeros: [n] float64, the random numbers of an all-greedy batch.
         logprobs_at: [m] batch positions that report log probabilities, m may be 0.
         logprobs_widths: How many most likely tokens each of them reports.
@@ -103,17 +101,6 @@ class SampledBatch:
             entries = found.to_host(plan.logprobs_widths, plan.logprobs_counts)
             add_logprobs(result, plan.logprobs_rows, entries)
         return result
-
-
-def arguments_of(packed: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return views of `BatchPlan.packed`, each with its type."""
-    temperature, top_k, top_p, min_p = packed[:, :num_rows].unbind()
-    return temperature, top_k.view(torch.int32), top_p, min_p
-
-
-def packed_width(num_rows: int) -> int:
-    """Return how many numbers a line of `BatchPlan.packed` has for so many rows."""
-    return -(-num_rows // _ALIGNED) * _ALIGNED
 
 
 class Sampler:
@@ -209,10 +196,7 @@ class Sampler:
 
     def _make_plan(self, rows: Ints) -> BatchPlan:
         params, device = self._params, self._token_table.device
-        n = len(rows)
-        numbers = np.zeros((4, packed_width(n)), np.float32)
-        numbers[:, :n] = params.arguments[:, rows]
-        packed = place(numbers, device)
+        n, packed = len(rows), place(params.packed(rows), device)
         if n > len(self._zeros):
             self._zeros = torch.zeros(2 * n, dtype=torch.float64, device=device)
         reporting = np.flatnonzero(params.num_logprobs[rows] >= 0)

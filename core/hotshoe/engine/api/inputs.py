@@ -241,7 +241,8 @@ def is_short(prompt: Prompt, params: SamplingParams | PoolingParams) -> bool:
     """Tell whether `prepare` takes less of an event loop's time than to ask a thread does."""
     if getattr(params, "bad_words", ()):  # texts as well, up to hundreds
         return False
-    content, limit = prompt, SHORT_CHARS
+    content: object = prompt
+    limit = SHORT_CHARS
     if isinstance(prompt, TextPrompt):
         content = prompt.text
     elif isinstance(prompt, TokensPrompt):
