@@ -7,7 +7,7 @@ they get what the format's `canonical` makes of the tensors, in the form that `s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -32,11 +32,13 @@ class Storage:
     Attributes:
         native: Another form of the same numbers, which a layer takes where a kernel other than
             the reference multiplies it. `canonical` makes tensors that serve both.
+        left: The form of activations that the checkpoint names, where they stay as they are.
     """
 
     weight: QuantSpec
     activation: QuantSpec | None = None
     native: Storage | None = None
+    left: QuantSpec | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class Matrix:
         own_bias = bias and (ctx.rank == 0 or not self._adds)  # added once
         plain = LinearSpec(inputs.size, self._outputs.size, ctx.dtype, bias=own_bias)
         self.spec = plain if stored is None else _stored_so(plain, stored)
+        self._left = stored and stored.left
         native = stored and stored.native
         self.native = None if native is None else _stored_so(plain, native)
         if self.native is not None and not ctx.judged_together:
@@ -154,6 +155,8 @@ class Matrix:
             spec = replace(spec, weight=None)
         size = nbytes / max(spec.in_features * spec.out_features, 1)
         form = form_of(spec) + (f" ({MIXED})" if self._mixed else "")
+        if self._left is not None and self.spec.weight is not None:
+            form += f" (x as it is, where the checkpoint has {self._left})"
         return replace(ctx.holder(slot, asked, form, operation), weight_bytes=size)
 
     def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:

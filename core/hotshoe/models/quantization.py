@@ -46,7 +46,8 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     if not isinstance(config, Mapping) or not isinstance(config.get("quant_method"), str):
         raise CheckpointError(
             f"{model.path / 'config.json'}: quantization_config must be an object with a "
-            "quant_method, such as awq or compressed-tensors"
+            "quant_method, such as awq or compressed-tensors; files of MLX have none and are not "
+            "read: use another quantization of the model, or its unquantized checkpoint"
         )
     if isinstance(inner, Mapping):
         _compare(model.path, config, inner)

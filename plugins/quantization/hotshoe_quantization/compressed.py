@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import FLOATS, Share, TensorSpec
+from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import MXFP8, Elements
 from hotshoe_quantization.fp4 import COMPRESSED
@@ -53,9 +53,15 @@ class Packed(PackedInputs):
     Attributes:
         weight: By "channel" or "group".
         order: Columns have groups of their own (`weight_g_idx`).
+        left: The form of x in config.json, which stays as it is.
     """
 
     order: bool
+    left: QuantSpec | None = None
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return the integers' form."""
+        return replace(PackedInputs.storage(self, layer, shape), left=self.left)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return packed weight, scales and zero points, and the columns' groups."""
@@ -157,18 +163,13 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
         weights.one_of(("float",), "type")
         return targets, MXFP8
     weight = _weight(weights)
-    found = group.get("input_activations")
-    inputs = None if found is None else Values(found, f"{group.where}.inputs")
-    if inputs is not None and weight.format == "int4":
-        _check_left_plain(inputs)
-        inputs = None
-    activation = None if inputs is None else _activation(inputs)
+    activation, left = _of_x(group, weight)
     if kind != "pack-quantized":
         if weight.format == "int4" and kind != "int-quantized":
             weights.refuse("num_bits", f"must be 8 in format {kind}")
         if activation is not None and activation.format != weight.format:
             weights.refuse("type", f"{weight.format} with x in {activation.format} is not computed")
-        return targets, Elements(weight, activation)
+        return targets, Elements(weight, activation or left)
     if activation is not None:
         group.refuse("input_activations", "are not computed with packed weights")
     if weight.granularity not in ("channel", "group") or not weight.format.startswith("int"):
@@ -181,7 +182,7 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
         weight.format, weight.granularity, weight.group_size,
         symmetric=weight.symmetric, permuted=permuted,
     )  # fmt: skip
-    return targets, Packed(kept, int(kept.format.removeprefix("int")), permuted)
+    return targets, Packed(kept, int(kept.format.removeprefix("int")), permuted, left)
 
 
 def _rounds(group: Values, size: int) -> bool:
@@ -192,14 +193,27 @@ def _rounds(group: Values, size: int) -> bool:
     return form == (4, "float", size) and inputs.get("dynamic", default=False) is not False
 
 
-def _check_left_plain(values: Values) -> None:
-    """Check x of four-bit weights, which stays as it is: nearer to the exact product.
+def _of_x(group: Values, weight: QuantSpec) -> tuple[QuantSpec | None, QuantSpec | None]:
+    """Return the form of x that is computed, and the one that config.json has and that is not."""
+    found = group.get("input_activations")
+    if found is None:
+        return None, None
+    inputs = Values(found, f"{group.where}.inputs")
+    if weight.format == "int4":
+        return None, _left_plain(inputs)
+    return _activation(inputs), None
+
+
+def _left_plain(values: Values) -> QuantSpec:
+    """Return the form of x of four-bit weights, which stays as it is: nearer to the exact product.
 
     A scale that the checkpoint has for all x might be part of what the weights were fitted to.
     """
-    _number(values)
+    number = _number(values)
     values.one_of((8,), "num_bits")
     values.one_of((True,), "dynamic", default=False)
+    strategy = values.get("strategy", default="token")
+    return QuantSpec(number, str(strategy), dynamic=True)
 
 
 #: Orders of quantization, and whether columns keep groups that are not neighbors.

@@ -34,7 +34,7 @@ class Elements:
     """`weight` [outputs, inputs] and its scales. See `hotshoe_quantization.stored.Scheme`.
 
     Experts of 8-bit floats multiply x as it is: nearer to the exact product, and as fast while each
-    expert has few tokens, as only weights are read.
+    expert has few tokens, as only weights are read. So do integers of four bits and MXFP8.
 
     Attributes:
         weight: As the checkpoint has it: by "tensor", "channel", "group" or "block".
@@ -52,10 +52,11 @@ class Elements:
         """Return the stored form; kernels see a matrix's one scale as one of each row."""
         check_group(layer, shape[1], self.weight.group_size)
         activation = self._of_x(layer)
+        left = self.activation if activation is None else None
         if self.weight.granularity != "tensor":
-            return Storage(self.weight, activation)
+            return Storage(self.weight, activation, left=left)
         by_channel = QuantSpec(self.weight.format, "channel", symmetric=self.weight.symmetric)
-        return Storage(by_channel, activation)
+        return Storage(by_channel, activation, left=left)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return weight, scales, zero points, and the scale of x."""
@@ -75,7 +76,8 @@ class Elements:
 
     def _of_x(self, layer: str) -> QuantSpec | None:
         alone = EXPERTS in layer and self.weight.format.startswith("fp8")
-        return None if alone else self.activation
+        plain = alone or self.exponents or self.weight.format == "int4"
+        return None if plain else self.activation
 
     def _axis(self) -> Axis:
         """Return what a scale covers."""
@@ -122,4 +124,8 @@ def _check_range(layer: str, parts: Sequence[Tensor]) -> None:
 
 
 #: OCP's 8-bit floats with an exponent for 32 of them. x stays as it is, nearer to the product.
-MXFP8 = Elements(QuantSpec("fp8_e4m3", "group", 32), exponents=True)
+MXFP8 = Elements(
+    QuantSpec("fp8_e4m3", "group", 32),
+    QuantSpec("fp8_e4m3", "group", 32, dynamic=True),
+    exponents=True,
+)

@@ -28,7 +28,7 @@ from hotshoe_quantization.stored import (
     zero_points,
 )
 from hotshoe_quantization.unpack import signed, unpack
-from hotshoe_quantization.values import Values, matches_regex, skips
+from hotshoe_quantization.values import OTHERWISE, Values, matches_regex, skips
 
 RENAMES = (
     (r"\._weight_qdata$", ".weight"),
@@ -97,7 +97,9 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
         kept = values.names("modules_to_not_convert")
     kinds = values.get("quant_type")
     if not isinstance(kinds, Mapping) or list(kinds) != ["default"]:
-        values.refuse("quant_type", f"must be an object with default alone, not {kinds!r}")
+        values.refuse(
+            "quant_type", f"must be an object with default alone, not {kinds!r}; {OTHERWISE}"
+        )
     choose = _choice(kinds["default"], "quantization_config.quant_type.default")
 
     def scheme(layer: str) -> Scheme | None:
@@ -137,7 +139,7 @@ def _scheme(values: Values) -> Scheme:
     """Return how layers are stored that one configuration has made."""
     kind = values.get("_type")
     if not isinstance(kind, str) or kind not in KINDS:
-        values.refuse("_type", f"is read as {' or '.join(KINDS)}, not {kind!r}")
+        values.refuse("_type", f"is read as {' or '.join(KINDS)}, not {kind!r}; {OTHERWISE}")
     if values.get("_version", default=1) != 2:
         values.refuse("_version", "must be 2; quantize the model again with a newer torchao")
     return KINDS[kind](Values(values.get("_data"), f"{values.where}._data"))
@@ -175,6 +177,15 @@ def _intx(data: Values) -> Scheme:
     return Elements(_granular(data, number, "granularity", mapping in SYMMETRIC))
 
 
+def _intx_token(data: Values) -> Scheme:
+    """x stays as it is beside integers of four bits, so it may have zero points in config.json."""
+    _enum(data, "weight_dtype", ("int4",))
+    _enum(data, "intx_packing_format", ("unpacked_to_int8",))
+    mapping = _enum(data, "weight_mapping_type", (*SYMMETRIC, "asymmetric"))
+    weight = _granular(data, "int4", "weight_granularity", mapping in SYMMETRIC)
+    return Elements(weight, TOKEN8)
+
+
 def _int4(data: Values) -> Scheme:
     _enum(data, "int4_packing_format", ("plain",))
     return Plain4(data.one_of(GROUPS, "group_size", default=128))
@@ -187,6 +198,7 @@ KINDS: dict[str, Callable[[Values], Scheme]] = {
     "Float8WeightOnlyConfig": _float8,
     "Float8DynamicActivationFloat8WeightConfig": _float8_token,
     "IntxWeightOnlyConfig": _intx,
+    "Int8DynamicActivationIntxWeightConfig": _intx_token,
 }
 
 

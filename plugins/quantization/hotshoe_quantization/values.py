@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 from hotshoe.errors import CheckpointError
 from hotshoe_quantization.patterns import matches
 
+#: What to do about a form that is not read.
+OTHERWISE = "use another quantization of the model, or the unquantized one with --quantization"
+
 
 class Values:
     """Part of a `quantization_config`.
@@ -41,8 +44,11 @@ class Values:
         value, choices = self.get(*names, default=default), tuple(choices)
         if isinstance(value, str):
             value = value.lower()
-        if not any(type(value) is type(choice) and value == choice for choice in choices):
-            self.refuse(names[0], f"is read as {' or '.join(map(str, choices))}, not {value!r}")
+        alike = [choice for choice in choices if type(choice) is type(value)]
+        if value not in alike:
+            otherwise = f"; {OTHERWISE}" if alike else ""
+            said = f"is read as {' or '.join(map(str, choices))}, not {value!r}{otherwise}"
+            self.refuse(names[0], said)
         return value
 
     def flag(self, *names: str, default: bool) -> bool:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tests.core.layers.test_linear import PARTS, draw
 
-from hotshoe.layers import BuildContext, Linear, Matrix, Section, Split
+from hotshoe.layers import BuildContext, Linear, Matrix, OnlineFormat, Section, Split, Storage
+from hotshoe.slots import QuantSpec
 
 
 def test_matrices_that_are_stored_transposed(ctx):
@@ -107,3 +108,16 @@ def test_a_rank_keeps_no_more_than_its_part(ctx):
     Linear(own, Matrix(own, [("w", 8)], 6, outputs=own.split("rows", Section(8))))
     own.weights.feed("w.weight", torch.randn(8, 6))
     assert [count() for count in own.weight_bytes] == [2 * 6 * 4]
+
+
+def test_what_becomes_of_a_matrix_tells_of_x_that_stays_as_it_is(ctx):
+    class Left(OnlineFormat):
+        def storage(self, layer, shape):
+            return Storage(QuantSpec("int8", "channel"), left=QuantSpec("int8", "token"))
+
+    ctx.format = Left(Storage(QuantSpec("int8", "channel")))
+    Linear(ctx, Matrix(ctx, [("w", 6)], 5))
+    [place] = ctx.weights.where("w.weight")
+    assert (
+        place.holder.form == "int8 by channel (x as it is, where the checkpoint has int8 by token)"
+    )

@@ -47,7 +47,7 @@ def test_a_checkpoint_answers_as_the_plain_one(tmp_path: Path, capsys) -> None:
         (
             {"quant_method": "exl9"},
             (),
-            "unknown weight format 'exl9'.*choices: auto-round, awq, ",
+            "quant_method of quantization_config is 'exl9', which .*Known are auto-round, awq, ",
         ),
         ({"bits": 4}, (), "quantization_config must be an object with a quant_method"),
         ("awq", (), "quantization_config must be an object"),

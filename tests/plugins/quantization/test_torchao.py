@@ -6,7 +6,7 @@ from tests.plugins.quantization.test_checkpoints import PER_GROUP, PER_ROW, torc
 from tests.plugins.quantization.writers import nibbles
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import Share
+from hotshoe.layers import Share, Storage
 from hotshoe.loader.sources import Stream
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.torchao import read
@@ -62,6 +62,13 @@ def test_layers_that_are_kept() -> None:
 def test_numbers_that_share_a_scale(shared: object, form: QuantSpec) -> None:
     storage = read(torchao("Int8WeightOnly", shared)).storage("a", (64, 64))  # type: ignore[arg-type]
     assert storage is not None and storage.weight == form
+
+
+def test_x_stays_as_it_is_beside_integers_of_four_bits() -> None:
+    config = torchao("Int8DynamicActivationIntxWeight", PER_GROUP, weight_granularity=PER_GROUP)
+    storage = read(config).storage("a", (64, 64))
+    assert storage == Storage(QuantSpec("int4", "group", 32))
+    assert storage.left == QuantSpec("int8", "token", dynamic=True)
 
 
 def test_zero_points_of_symmetric_numbers_are_zero() -> None:
@@ -122,7 +129,11 @@ BAD = [
         torchao("Int4WeightOnly", PER_ROW, int4_packing_format={"_data": "TILE_PACKED_TO_4D"}),
         "int4_packing_format._data is read as plain",
     ),
-    (torchao("Int8DynamicActivationIntxWeight", PER_GROUP), "not 'Int8DynamicActivationIntx"),
+    (torchao("GemliteUIntXWeightOnly", PER_GROUP), "not 'GemliteUIntX.*; use another quantization"),
+    (
+        torchao("Int8DynamicActivationIntxWeight", PER_GROUP, weight_dtype={"_data": "int8"}),
+        "weight_dtype._data is read as int4, not 'int8'; use another quantization",
+    ),
     (torchao("Int8WeightOnly", BLOCK), "_type is read as .* not 'perblock'"),
     (torchao("Int8WeightOnly", PER_GROUP | {"_data": {}}), "group_size must be a positive"),
     (torchao("Int8WeightOnly", {"_type": "PerAxis", "_data": {"axis": 1}}), "axis is read as 0"),

@@ -31,6 +31,7 @@ from hotshoe.plugins import HOOK_API, PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import Rendezvous, Selector, all_slots
+from hotshoe.suggest import did_you_mean
 from hotshoe.text.late import find_late
 from hotshoe.types import Pooling
 from hotshoe.types.pooling import PoolingKind
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from hotshoe.models.base import Model, ModelBuilder
 
 PLATFORMS = "hotshoe_platforms"
+FORMATS = "hotshoe_weight_formats"
 NATIVE, IMPLS = "hotshoe_models", "hotshoe_model_impls"
 #: Hooks that say how long texts of an architecture may be.
 LENGTHS = ("hotshoe_model_lengths", "hotshoe_encoders")
@@ -153,9 +155,8 @@ class EngineSetup:
                     f"quantization {asked}: {self.config.model} is quantized already, as {name}; "
                     "leave the option out, or use the unquantized checkpoint"
                 )
-            return self._named(
-                self._made_format("hotshoe_weight_formats", "weight format", name, config)
-            )
+            self._check_known(name)
+            return self._named(self._made_format(FORMATS, "weight format", name, config))
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
         if self.config.quantization_cache_dir is not None:
@@ -166,6 +167,21 @@ class EngineSetup:
         file = self.model_config.file
         random = self.config.load_format == "dummy"  # random bytes are no blocks
         return PLAIN if file is None or random else file.format()
+
+    def _check_known(self, method: str) -> None:
+        """Refuse the `quant_method` of a checkpoint that no plugin offers.
+
+        Raises:
+            CheckpointError: None does.
+        """
+        known = sorted({*self.plugins.mapping(FORMATS), *self.plugins.conflicts(FORMATS)})
+        if known and method not in known:
+            raise CheckpointError(
+                f"{self.config.model}: quant_method of quantization_config is {method!r:.60}"
+                f"{did_you_mean(method, known)}, which no installed plugin reads; use another "
+                "quantization of the model, or its unquantized checkpoint, with --quantization if "
+                f"wanted. Known are {', '.join(known)}{self.plugins.broken_note()}"
+            )
 
     def _named(self, format: WeightFormat) -> WeightFormat:
         """Tell a format which tensors the checkpoint has; what is wrong with its files, their
