@@ -59,6 +59,10 @@ QWEN35 = rf"{_ENDS}|{_MARKED}|{DIGIT}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLA
 UFAKZEKA = rf"{_WORD}|{DIGIT}|{_SIGNS}[\r\n]*|{_BLANKS}"
 MINICPM5 = rf"{_ENDS}|{_WORD}|\p{{N}}+|{_SIGNS}[\r\n]*|{_BLANKS}"
 SEED = rf"{_ENDS}|{_WORD}|{DIGIT}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}"
+BAILING = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
+    r"\s*[\r\n]|\s+(?!\S)|\s+"
+)
 TEKKEN = rf"{_CASED % ('', '')}|{DIGIT}|{_SIGNS}[\r\n/]*|{_BLANKS}"
 GPT4O = rf"{_CASED % (_ENDS + '?', _ENDS + '?')}|{THREE}|{_SIGNS}[\r\n/]*|{_BLANKS}"
 YOUTU = rf"{_CASED % (_ENDS + '?', _ENDS + '?')}|{DIGIT}|{_SIGNS}[\r\n/]*|{_BLANKS}"
@@ -105,6 +109,7 @@ _GROUPS = {
     "qwen2 deepseek-r1-qwen megrez hunyuan kormo f2llmv2": _QWEN2,
     "qwen35": Cut((QWEN35,), composed=True),
     "stablelm2 solar-open grok-2": _SINGLE,
+    "bailingmoe bailingmoe2 llada-moe": Cut((BAILING,)),
     "ufakzeka": Cut((UFAKZEKA,)),
     "minicpm5": Cut((THREE, MINICPM5), whole=True),
     "seed-coder": Cut((SEED,)),

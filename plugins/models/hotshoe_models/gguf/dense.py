@@ -224,3 +224,8 @@ def gemma3(meta: Metadata) -> Values:
         "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
         "rope_parameters": {"full_attention": rope, "sliding_attention": local},
     }
+
+
+def apertus(meta: Metadata) -> Values:
+    """Files list the factors of each layer's activation, which checkpoints have as weights."""
+    return {"hidden_act": "xielu"}

@@ -24,12 +24,16 @@ from hotshoe_models.gguf.hybrid_names import (
     MAMBA_NAMES,
     NEMOTRON_H_NAMES,
     QWEN35_NAMES,
+    QWEN_FURTHER_NAMES,
     QWEN_NEXT_NAMES,
 )
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import (
+    AFMOE_NAMES,
+    APERTUS_NAMES,
     DEEPSEEK_NAMES,
     ERNIE_NAMES,
+    EXAONE_MOE_NAMES,
     GEMMA_NAMES,
     GLM4_NAMES,
     GLM_NAMES,
@@ -37,12 +41,15 @@ from hotshoe_models.gguf.names import (
     GRANITE_MOE_NAMES,
     HUNYUAN_NAMES,
     HUNYUAN_NORMS,
+    LING_NAMES,
     LLAMA4_NAMES,
     MINIMAX_NAMES,
     MIXTRAL_NAMES,
     MOE_NAMES,
     NAMES,
     OUTER,
+    PHI2_NAMES,
+    PHI2_OUTER,
     PHI3_NAMES,
     POST_NAMES,
     ROUTED_NAMES,
@@ -71,6 +78,7 @@ class Family:
     mixed: Layers differ in sizes; `differences` tells which has which.
     layers: Those from this number on predict further tokens; None for none.
     further: Whole names of what is beside such a layer; the layer's own then begin with `mtp.`.
+    listed: Weights of one number in each layer, by the keys of metadata that list them.
     """
 
     architecture: str
@@ -86,6 +94,7 @@ class Family:
     mixed: bool = False
     layers: int | None = None
     further: Mapping[str, str] = field(default_factory=dict)
+    listed: Mapping[str, str] = field(default_factory=dict)
 
     def known_as(self, name: str) -> str | None:
         """Return the checkpoint's name of a file's tensor.
@@ -175,6 +184,12 @@ def _attention(meta: Metadata, family: Family) -> Values:
 
 #: By general.architecture.
 FAMILIES = {
+    "apertus": Family(
+        "ApertusForCausalLM",
+        dense.apertus,
+        APERTUS_NAMES,
+        listed={f"xielu.{n}": f"mlp.act_fn.{n}" for n in ("alpha_n", "alpha_p", "beta", "eps")},
+    ),
     "arcee": Family("ArceeForCausalLM", pairs=True),
     "cohere2": Family("Cohere2ForCausalLM", dense.cohere2),
     "command-r": Family("CohereForCausalLM", dense.cohere),
@@ -210,6 +225,7 @@ FAMILIES = {
         "NemotronHForCausalLM", spaces.nemotron_h, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H
     ),
     "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
+    "phi2": Family("PhiForCausalLM", dense.rotated_in_part, PHI2_NAMES, outer=PHI2_OUTER),
     "phi3": Family("Phi3ForCausalLM", dense.phi3, PHI3_NAMES),
     "qwen2": Family("Qwen2ForCausalLM"),
     # Of models that see: without images, all positions of a token are the same.
@@ -224,9 +240,14 @@ FAMILIES = {
 }
 #: Those with experts.
 MIXTURES = {
+    "afmoe": Family("AfmoeForCausalLM", mixtures.afmoe, AFMOE_NAMES),
+    "bailingmoe2": Family("BailingMoeV2ForCausalLM", mixtures.ling, LING_NAMES),
     "deepseek2": Family("DeepseekV3ForCausalLM", mixtures.deepseek, DEEPSEEK_NAMES, latents=True),
     "dots1": Family("Dots1ForCausalLM", mixtures.dots, ROUTED_NAMES),
     "ernie4_5-moe": Family("Ernie4_5_MoeForCausalLM", mixtures.ernie_moe, ERNIE_NAMES),
+    "exaone-moe": Family(
+        "ExaoneMoeForCausalLM", mixtures.exaone_moe, EXAONE_MOE_NAMES, further=QWEN_FURTHER_NAMES
+    ),
     "gemma4": Family("Gemma4ForCausalLM", gemmas.gemma4_moe, GEMMA4_NAMES, **gemmas.GEMMA4),
     "glm4moe": Family("Glm4MoeForCausalLM", mixtures.glm_moe, GLM_NAMES),
     "gpt-oss": Family("GptOssForCausalLM", mixtures.gpt_oss, GPT_OSS_NAMES),
@@ -248,6 +269,7 @@ MIXTURES = {
         "NemotronHForCausalLM", spaces.nemotron_h_moe, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H
     ),
     "olmoe": Family("OlmoeForCausalLM", mixtures.experts, MOE_NAMES),
+    "phimoe": Family("PhimoeForCausalLM", mixtures.phi_moe, MIXTRAL_NAMES),
     "qwen2moe": Family("Qwen2MoeForCausalLM", mixtures.qwen2_moe, MOE_NAMES),
     "qwen3moe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),
     "qwen3vlmoe": Family("Qwen3MoeForCausalLM", mixtures.qwen3_moe, MOE_NAMES),

@@ -5,7 +5,13 @@ Source: the keys of ggml's gguf.md; the keys of transformers' configurations.
 
 from __future__ import annotations
 
-from hotshoe_models.gguf.dense import Values, granite, rotation_of, windowed
+from hotshoe_models.gguf.dense import (
+    Values,
+    granite,
+    rotation_of,
+    windowed,
+    windowed_by_layer,
+)
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import STACK
 
@@ -121,6 +127,17 @@ def glm_moe(meta: Metadata) -> Values:
     }
 
 
+def ling(meta: Metadata) -> Values:
+    """Return keys of Ling 2, which has GLM's layers under other names."""
+    found = glm_moe(meta)
+    return {
+        **found,
+        "num_shared_experts": found["n_shared_experts"],
+        "use_qkv_bias": "blk.0.attn_qkv.bias" in meta.tensors,
+        "moe_router_enable_expert_bias": True,
+    }
+
+
 def deepseek(meta: Metadata) -> Values:
     """Version 2 has a router of softmax, version 3 one of sigmoids.
 
@@ -163,6 +180,45 @@ def deepseek(meta: Metadata) -> Values:
 
 def dots(meta: Metadata) -> Values:
     return {**routed(meta), "sliding_window": None}
+
+
+def afmoe(meta: Metadata) -> Values:
+    """Files leave out that one of four layers has no window, and that embeddings are scaled."""
+    found = routed(meta)
+    return {
+        **windowed(meta),
+        **found,
+        "num_shared_experts": found["n_shared_experts"],
+        "num_dense_layers": found["first_k_dense_replace"],
+        "route_scale": found["routed_scaling_factor"],
+        "route_norm": found["norm_topk_prob"],
+        "mup_enabled": True,
+    }
+
+
+def exaone_moe(meta: Metadata) -> Values:
+    """Layers that predict further tokens come last, and are not read."""
+    found = routed(meta)
+    layers = meta.integer("block_count") - meta.integer("nextn_predict_layers", 0)
+    windows = windowed_by_layer(meta)
+    return {
+        **found,
+        "num_hidden_layers": layers,
+        "sliding_window": windows["sliding_window"],
+        "layer_types": windows["layer_types"][:layers],
+        "num_shared_experts": found["n_shared_experts"],
+    }
+
+
+def phi_moe(meta: Metadata) -> Values:
+    """Two experts are chosen one after the other, with a noise that files leave out."""
+    found = experts(meta)
+    return {
+        **windowed(meta),
+        "num_local_experts": found["num_experts"],
+        "num_experts_per_tok": found["num_experts_per_tok"],
+        "lm_head_bias": "output.bias" in meta.tensors,
+    }
 
 
 def ernie_moe(meta: Metadata) -> Values:

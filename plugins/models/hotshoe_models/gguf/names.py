@@ -35,6 +35,14 @@ STARCODER2_NAMES = {**NAMES, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 #: Between the last parts of names of two matrices whose rows follow each other in one tensor.
 BOTH = "|"
+APERTUS_NAMES = {**NAMES, "attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"}
+PHI2_OUTER = {**OUTER, "output_norm": "model.final_layernorm"}
+PHI2_NAMES = {
+    **NAMES,
+    "attn_output": "self_attn.dense",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
 #: Tensors that hold a matrix of every expert stand for names with {} for its number.
 MOE_NAMES = {
     **NAMES,
@@ -85,6 +93,17 @@ GLM_NAMES = {
     **{f"nextn.{part}": part for part in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
     **{f"nextn.shared_head_{part}": f"shared_head.{part}" for part in ("head", "norm")},
 }
+AFMOE_NAMES = {
+    **ROUTED_NAMES,
+    "attn_gate": "self_attn.gate_proj",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_mlp_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+    "ffn_gate_inp": "mlp.router.gate",
+    "exp_probs_b.bias": "mlp.expert_bias",
+}
+EXAONE_MOE_NAMES = {**ROUTED_NAMES, "exp_probs_b.bias": "mlp.e_score_correction_bias"}
+LING_NAMES = {**GLM_NAMES, "attn_qkv": "self_attn.query_key_value"}
 ERNIE_NAMES = {**ROUTED_NAMES, "exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"}
 MINIMAX_NAMES = {
     **MIXTRAL_NAMES,

@@ -111,6 +111,23 @@ def _stack(header: Header, name: str, known: str) -> list[tuple[str, Place]]:
     return [(f"{before}.{part}.{kind}", Place(header, name, half=i)) for i, part in halves]
 
 
+def _listed(header: Header, family: Family) -> dict[str, float]:
+    """Return weights of one number, which metadata list for all layers.
+
+    Raises:
+        CheckpointError: They are no lists of finite numbers.
+    """
+    found: dict[str, float] = {}
+    for key, part in family.listed.items():
+        values = header.values.get(key, [])
+        if not isinstance(values, list) or not all(
+            type(value) is float and math.isfinite(value) for value in values
+        ):
+            raise header.bad(f"{key} is no list of numbers")
+        found |= {f"{family.body}.layers.{i}.{part}": value for i, value in enumerate(values)}
+    return found
+
+
 def _factors_of(headers: Sequence[Header], family: Family) -> dict[str, list[float]]:
     """Return what matrices are to be multiplied by, one number or one for each expert.
 
@@ -175,6 +192,7 @@ class Tensors:
         self._family, self._config, self._dtype = family, config, dtype
         self._packed = packed
         self._home: dict[str, Place] = {}
+        self._listed = _listed(headers[0], family)
         for name, place in places_of(headers, family).items():
             blocks, scale = (f"{name.removesuffix(WEIGHT)}{part}" for part in (BLOCKS, SCALE))
             for part in (blocks, scale):  # before the same tensor's numbers, behind which it goes
@@ -184,10 +202,12 @@ class Tensors:
 
     def names(self) -> Iterable[str]:
         """Return the checkpoint's names, file by file, each in the order of its data."""
-        return list(self._home)
+        return [*self._home, *self._listed]
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor: a view of the file where it holds plain numbers, as they are wanted."""
+        if name in self._listed:
+            return torch.tensor([self._listed[name]])
         place = self._home[name]
         packed = name in self._packed  # which is multiplied where it is taken apart
         if packed and name.endswith(FACTOR):
@@ -205,13 +225,13 @@ class Tensors:
 
     def taken(self, name: str) -> None:
         """Let go of the file's pages up to there."""
-        place = self._home[name]
-        if place.is_last and name.rpartition(".")[2] not in (BLOCKS, SCALE):
+        place = self._home.get(name)
+        if place is not None and place.is_last and name.rpartition(".")[2] not in (BLOCKS, SCALE):
             place.header.release_through(place.name)
 
     def stored(self, name: str) -> Stored:
         """Return type and size in the file."""
-        if name in self._packed and name.endswith(FACTOR):
+        if name in self._listed or (name in self._packed and name.endswith(FACTOR)):
             return Stored("F32", 4)
         info = self._home[name].info
         return Stored(info.type.name, info.end - info.begin)

@@ -26,11 +26,13 @@ ARCHS |= {"Arcee": "arcee", "Cohere": "command-r", "Cohere2": "cohere2", "Ernie4
 ARCHS |= {"Exaone4": "exaone4", "Gemma": "gemma", "Glm4": "glm4", "Nemotron": "nemotron"}
 ARCHS |= {"HunYuanDenseV1": "hunyuan-dense", "Ministral3": "mistral3", "SeedOss": "seed_oss"}
 ARCHS |= {"Olmo2": "olmo2", "Olmo3": "olmo2", "StableLm": "stablelm", "Starcoder2": "starcoder2"}
+ARCHS |= {"Apertus": "apertus", "Phi": "phi2", "Phimoe": "phimoe", "Afmoe": "afmoe"}
+ARCHS |= {"ExaoneMoe": "exaone-moe"}
 #: What the writer's package calls architectures, where it is not the name in files.
 CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS", "glm4moe": "GLM4_MOE"}
 CONSTANTS |= {"ernie4_5-moe": "ERNIE4_5_MOE", "minimax-m2": "MINIMAXM2"}
 CONSTANTS |= {"hunyuan-moe": "HUNYUAN_MOE", "hunyuan-dense": "HUNYUAN_DENSE"}
-CONSTANTS |= {"command-r": "COMMAND_R"}
+CONSTANTS |= {"command-r": "COMMAND_R", "exaone-moe": "EXAONE_MOE"}
 #: Keys of experts, by those of configurations in transformers.
 EXPERT_KEYS = {
     "num_experts": "expert_count",
@@ -44,6 +46,8 @@ EXPERT_KEYS = {
     "moe_k": "expert_used_count",
     "moe_topk": "expert_used_count",
     "n_shared_experts": "expert_shared_count",
+    "num_shared_experts": "expert_shared_count",
+    "num_dense_layers": "leading_dense_block_count",
     "moe_num_shared_experts": "expert_shared_count",
     "first_k_dense_replace": "leading_dense_block_count",
     "moe_layer_start_index": "leading_dense_block_count",
@@ -81,7 +85,7 @@ def dense_of(arch: str, config: Any, rope: Mapping[str, Any]) -> dict[str, Any]:
     else:
         [eps] = [getattr(config, name) for name in EPSILONS if hasattr(config, name)]
         found = {"attention.layer_norm_epsilon": float(eps)}
-    if arch in ("exaone4", "olmo2") and getattr(config, "sliding_window", None):
+    if arch in ("exaone4", "exaone-moe", "olmo2") and getattr(config, "sliding_window", None):
         kinds = [kind == "sliding_attention" for kind in config.layer_types]
         found["attention.sliding_window_pattern"] = kinds
     if arch == "mistral3" and rope["rope_type"] == "yarn":
@@ -127,16 +131,7 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
     if getattr(config, "sliding_window", None):
         found["attention.sliding_window"] = config.sliding_window
     found |= {own: n for key, own in EXPERT_KEYS.items() if (n := getattr(config, key, 0))}
-    if arch in ("glm4moe", "dots1", "deepseek2"):
-        found["expert_weights_norm"] = bool(getattr(config, "norm_topk_prob", False))
-        found["expert_weights_scale"] = float(config.routed_scaling_factor)
-        found["expert_gating_func"] = 2
-    if arch == "deepseek2":
-        found |= latents_of(config)
-    if arch in ("gpt-oss", "llama4", "minimax-m2", "hunyuan-moe"):
-        found["expert_feed_forward_length"] = config.intermediate_size
-        dense = getattr(config, "intermediate_size_mlp", config.intermediate_size)
-        found["feed_forward_length"] = dense
+    found |= experts_of(arch, config)
     if arch.startswith("granite") or arch == "minicpm":
         found |= {} if arch == "minicpm" else {"attention.scale": config.attention_multiplier}
         found["embedding_scale"] = config.embedding_multiplier
@@ -145,6 +140,25 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if getattr(config, key, None):
             found[key] = getattr(config, key)
+    return found
+
+
+def experts_of(arch: str, config: Any) -> dict[str, Any]:
+    """Return what files say of routers, of the sizes of experts, and of latents."""
+    found: dict[str, Any] = {}
+    if arch in ("glm4moe", "dots1", "deepseek2", "exaone-moe", "bailingmoe2"):
+        found["expert_weights_norm"] = bool(getattr(config, "norm_topk_prob", False))
+        found["expert_weights_scale"] = float(config.routed_scaling_factor)
+        found["expert_gating_func"] = 2
+    if arch == "afmoe":
+        found["expert_weights_norm"] = True
+        found["expert_weights_scale"] = float(config.route_scale)
+    if arch == "deepseek2":
+        found |= latents_of(config)
+    if arch in ("gpt-oss", "llama4", "minimax-m2", "hunyuan-moe"):
+        found["expert_feed_forward_length"] = config.intermediate_size
+        dense = getattr(config, "intermediate_size_mlp", config.intermediate_size)
+        found["feed_forward_length"] = dense
     return found
 
 
@@ -253,9 +267,15 @@ def export(
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     values = {f"{arch}.{key}": v for key, v in values_of(arch, config).items()}
     values |= vocabulary(config.vocab_size)
+    state = model.state_dict()
+    for part in ("alpha_n", "alpha_p", "beta", "eps"):
+        listed = [value.item() for name, value in state.items() if f"act_fn.{part}" in name]
+        values |= {f"xielu.{part}": listed} if listed else {}
+    if arch == "bailingmoe2":
+        state = fused(state)
     tensors = dict(factors_of(config))
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
+    for name, tensor in state.items():
+        if "act_fn" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue
         found = tensor.float().numpy()
         for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
@@ -270,10 +290,26 @@ def export(
     return write(path, arch, values, tensors, kind)
 
 
+def fused(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Put q, k and v into one matrix each, and call norms of heads as Ling does."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        prefix, _, kind = name.partition("q_proj.")
+        if kind:
+            rows = [state[f"{prefix}{part}_proj.{kind}"] for part in "qkv"]
+            found[f"{prefix.replace('self_attn', 'attention')}query_key_value.{kind}"] = torch.cat(
+                rows
+            )
+        elif "k_proj" not in name and "v_proj" not in name:
+            found[name] = tensor
+    return found
+
+
 def parts_of(name: str, tensor: np.ndarray, family: str) -> list[tuple[str, np.ndarray]]:
     """Take gates and ups apart, as converters do, under names that the writer's package knows."""
     name = name.replace("block_sparse_moe.router", "block_sparse_moe.router.layer")
     name = name.replace("block_sparse_moe.experts", "mlp.experts")
+    name = name.replace("mlp.expert_bias", "mlp.expert_bias.bias")
     name = name.replace("sinks", "sinks.weight").replace("gate.moe_statics", "moe_statics")
     if "e_score_correction_bias" in name:
         outer = {"MiniMaxM2": "block_sparse_moe"}.get(family, "mlp")

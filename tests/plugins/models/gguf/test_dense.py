@@ -20,7 +20,7 @@ DENSE = [
     *("llama-linear", "arcee-biases", "cohere", "cohere-norms-of-heads", "cohere2", "ernie4_5"),
     *("exaone4", "exaone4-full", "gemma", "glm4", "hunyuan", "ministral3"),
     *("nemotron", "olmo2", "olmo3", "seed-oss", "stablelm"),
-    *("stablelm-parallel", "starcoder2"),
+    *("stablelm-parallel", "starcoder2", "apertus", "phi"),
 ]
 VARIANTS = {name: BY_NAME[name] for name in DENSE}
 #: Files do not say which layers rotate: three of four do.

@@ -95,7 +95,7 @@ def test_bases_of_gemma3(meta) -> None:
 @pytest.mark.parametrize(
     ("arch", "changed", "said"),
     [
-        ("rwkv7", {}, "general.architecture is 'rwkv7', is not read; known are arcee, cohere2"),
+        ("rwkv7", {}, "general.architecture is 'rwkv7', is not read; known are afmoe, apertus"),
         ("qwen2", {"expert_count": 8}, "qwen2.expert_count is 8, but qwen2 is not read with exp"),
         ("qwen3moe", {}, "qwen3moe.expert_count is missing, but qwen3moe is not read without exp"),
         ("llama", {"expert_count": 8}, "llama.expert_used_count is missing, but must be a positi"),

@@ -14,7 +14,7 @@ from hotshoe import LLM, SamplingParams, TokensPrompt
 MIXTURES = [
     *("mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "granite-moe", "granite-moe-shared", "gpt-oss"),
     *("glm4-moe", "dots1", "ernie4_5-moe", "minimax-m2", "hunyuan-moe"),
-    "llama4-dense-between",
+    *("llama4-dense-between", "afmoe", "exaone-moe", "phi-moe"),
     *("deepseek-v2-experts", "deepseek-v2-groups", "deepseek-v3-experts"),
 ]
 VARIANTS = {name: BY_NAME[name] for name in MIXTURES}
@@ -34,6 +34,11 @@ VARIANTS["dots1"] = replace(BY_NAME["dots1"], values={**DOTS, "sliding_window": 
 V3 = BY_NAME["deepseek-v3-experts"]
 STRETCHED = {**V3.values, "rope_parameters": BY_NAME["deepseek-v3"].values["rope_parameters"]}
 VARIANTS["deepseek-v3-experts"] = replace(V3, values=STRETCHED)
+#: Nor the noise of Phi's router, or which of AFMoE's layers have windows: three of four do.
+PHI_MOE = {k: v for k, v in BY_NAME["phi-moe"].values.items() if "noise" not in k}
+VARIANTS["phi-moe"] = replace(BY_NAME["phi-moe"], values=PHI_MOE)
+AFMOE = {k: v for k, v in BY_NAME["afmoe"].values.items() if k != "layer_types"}
+VARIANTS["afmoe"] = replace(BY_NAME["afmoe"], values={**AFMOE, "num_hidden_layers": 5})
 #: Those whose matrices are quantized; rows of the others are no multiple of a block.
 QUANTIZED = {"mixtral": "Q4_1", "olmoe": "Q8_0", "gpt-oss": "MXFP4"}
 
@@ -41,6 +46,12 @@ QUANTIZED = {"mixtral": "Q4_1", "olmoe": "Q8_0", "gpt-oss": "MXFP4"}
 @pytest.mark.parametrize("name", VARIANTS)
 def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path)
+
+
+def test_tokens_of_ling(tmp_path: Path) -> None:
+    variant = VARIANTS["glm4-moe"]
+    values = {**variant.values, "use_qk_norm": True}
+    assert_tokens(replace(variant, values=values), "F32", tmp_path, "bailingmoe2")
 
 
 def test_tokens_of_a_mixture_that_sees(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tensors of a file under the checkpoint's names, and rows of q and k in their order."""
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -144,3 +145,15 @@ def test_factors_beside_matrices_multiply_them(tmp_path: Path) -> None:
     values["blk.0.ffn_gate_up_exps.weight"] = np.ones((2, 5, 32), np.float32)
     with pytest.raises(CheckpointError, match="no equal halves"):
         source()
+
+
+@pytest.mark.parametrize("bad", ["text", [1.0, np.nan], [1]])
+def test_weights_that_metadata_list_are_numbers(tmp_path: Path, bad: Any) -> None:
+    keys = {"xielu.beta": [0.5, 0.25]}
+    found = tensors(write(tmp_path / "m.gguf", "apertus", keys, {}), "apertus")
+    names = [f"model.layers.{i}.mlp.act_fn.beta" for i in range(2)]
+    assert list(found.names()) == names and found.stored(names[0]) == ("F32", 4)
+    assert [found.tensor(name).item() for name in names] == keys["xielu.beta"]
+    found.taken(names[0])
+    with pytest.raises(CheckpointError, match=r"xielu\.beta is no list of numbers"):
+        tensors(write(tmp_path / "n.gguf", "apertus", {"xielu.beta": bad}, {}), "apertus")
