@@ -19,6 +19,7 @@ from hotshoe_models.gguf.hybrid_names import (
     GEMMA3N_NAMES,
     GEMMA4_NAMES,
     GRANITE_HYBRID_NAMES,
+    KIMI_LINEAR_NAMES,
     LFM2_NAMES,
     MAMBA2_NAMES,
     MAMBA_NAMES,
@@ -261,6 +262,9 @@ MIXTURES = {
         **spaces.GRANITE,
     ),
     "hunyuan-moe": Family("HunYuanMoEV1ForCausalLM", mixtures.hunyuan_moe, HUNYUAN_NAMES),
+    "kimi-linear": Family(
+        "KimiLinearForCausalLM", hybrids.kimi_linear, KIMI_LINEAR_NAMES, **hybrids.KIMI_LINEAR
+    ),
     "lfm2moe": Family("Lfm2MoeForCausalLM", hybrids.lfm2_moe, LFM2_NAMES, **hybrids.LFM2),
     "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
     "llama4": Family("Llama4ForCausalLM", mixtures.llama4, LLAMA4_NAMES),

@@ -5,6 +5,7 @@ Source: the tensor names of the gguf package.
 
 from hotshoe_models.gguf.names import (
     BOTH,
+    DEEPSEEK_NAMES,
     GEMMA_NAMES,
     GRANITE_MOE_NAMES,
     MOE_NAMES,
@@ -58,7 +59,9 @@ LFM2_NAMES = {
     "ffn_gate_inp": "feed_forward.gate",
     "exp_probs_b.bias": "feed_forward.expert_bias",
 }
-for _part, _name in {"gate": "w1", "up": "w3", "down": "w2"}.items():
+#: Of experts, as some checkpoints call them.
+_MATRICES = {"gate": "w1", "up": "w3", "down": "w2"}
+for _part, _name in _MATRICES.items():
     LFM2_NAMES[f"ffn_{_part}"] = f"feed_forward.{_name}"
     LFM2_NAMES[f"ffn_{_part}_exps"] = f"feed_forward.experts.{{}}.{_name}"
 
@@ -123,6 +126,17 @@ NEMOTRON_H_NAMES = {
     "ffn_down_shexp": "mixer.shared_experts.down_proj",
     "ffn_latent_down": "mixer.fc1_latent_proj",
     "ffn_latent_up": "mixer.fc2_latent_proj",
+}
+#: Kimi delta attention, beside DeepSeek's latents.
+KIMI_LINEAR_NAMES = {
+    **DEEPSEEK_NAMES,
+    **{f"ssm_conv1d_{part}": f"self_attn.{part}_conv1d" for part in "qkv"},
+    **{f"ssm_{part}": f"self_attn.{part}_proj" for part in ("f_a", "f_b", "g_a", "g_b")},
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_a": "self_attn.A_log",
+    "ssm_dt.bias": "self_attn.dt_bias",
+    "ssm_norm": "self_attn.o_norm",
+    **{f"ffn_{part}_exps": f"mlp.experts.{{}}.{name}" for part, name in _MATRICES.items()},
 }
 GEMMA4_OUTER = {
     **OUTER,

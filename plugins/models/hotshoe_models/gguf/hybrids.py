@@ -174,3 +174,28 @@ def lfm2_moe(meta: Metadata) -> Values:
         "use_expert_bias": has(meta, "exp_probs_b.bias"),
         "norm_topk_prob": meta.flag("lfm2moe.expert_weights_norm", True),
     }
+
+
+#: Files have three convolutions of Kimi's, each [1, channels, 1, width].
+KIMI_TURNS: Mapping[str, Turn] = {
+    ".A_log": decay,
+    "_conv1d.weight": lambda found, values: found.reshape(-1, 1, found.shape[-1]),
+}
+KIMI_LINEAR: dict[str, Any] = {"mixed": True, "latents": True, "turns": KIMI_TURNS}
+
+
+def kimi_linear(meta: Metadata) -> Values:
+    """Layers without heads of keys and values have delta attention, and others latents.
+
+    Files leave out that weights of experts are made to sum to 1.
+    """
+    attends = meta.sizes("attention.head_count_kv")
+    return {
+        **mixtures.latents(meta),
+        **mixtures.routed(meta),
+        "norm_topk_prob": meta.flag("kimi-linear.expert_weights_norm", True),
+        "layer_types": ["full_attention" if heads else "linear_attention" for heads in attends],
+        "linear_num_heads": meta.integer("attention.head_count"),
+        "linear_head_dim": meta.integer("kda.head_dim"),
+        "linear_conv_kernel_dim": meta.integer("ssm.conv_kernel"),
+    }

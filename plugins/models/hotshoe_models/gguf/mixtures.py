@@ -138,19 +138,11 @@ def ling(meta: Metadata) -> Values:
     }
 
 
-def deepseek(meta: Metadata) -> Values:
-    """Version 2 has a router of softmax, version 3 one of sigmoids.
+def latents(meta: Metadata) -> Values:
+    """Return sizes and the rotation of latent attention.
 
     Newer files tell sizes of latents as if these were one head's keys and values.
-
-    Raises:
-        CheckpointError: A key is missing or malformed, or queries grow with their positions.
     """
-    if meta.number("attention.temperature_scale", 0.0):
-        raise meta.refuse(
-            "deepseek2.attention.temperature_scale",
-            "but scales that grow with the position are not read; use the checkpoint's safetensors",
-        )
     rope_dim = meta.integer("rope.dimension_count")
     keys, values = (
         meta.integer(f"attention.{part}_length_mla", meta.integer(f"attention.{part}_length"))
@@ -159,7 +151,7 @@ def deepseek(meta: Metadata) -> Values:
     rope = rotation_of(meta, rope_dim)["rope_parameters"]
     if temperature := meta.number("rope.scaling.yarn_log_multiplier", 0.0):
         rope |= {"mscale": 10 * temperature, "mscale_all_dim": 10 * temperature}
-    found = {
+    return {
         "num_key_value_heads": meta.integer("attention.head_count"),
         "head_dim": rope_dim,
         "q_lora_rank": meta.integer("attention.q_lora_rank", 0) or None,
@@ -170,6 +162,20 @@ def deepseek(meta: Metadata) -> Values:
         "rope_parameters": rope,
         "num_nextn_predict_layers": 0,
     }
+
+
+def deepseek(meta: Metadata) -> Values:
+    """Version 2 has a router of softmax, version 3 one of sigmoids.
+
+    Raises:
+        CheckpointError: A key is missing or malformed, or queries grow with their positions.
+    """
+    if meta.number("attention.temperature_scale", 0.0):
+        raise meta.refuse(
+            "deepseek2.attention.temperature_scale",
+            "but scales that grow with the position are not read; use the checkpoint's safetensors",
+        )
+    found = latents(meta)
     if meta.integer("expert_gating_func", SOFTMAX) != SOFTMAX:
         return {**found, **routed(meta)}
     groups = meta.integer("expert_group_count", 1)

@@ -169,7 +169,8 @@ def latents_of(config: Any) -> dict[str, Any]:
     found = {"attention.kv_lora_rank": latent, "rope.dimension_count": rope_dim}
     if config.q_lora_rank:
         found["attention.q_lora_rank"] = config.q_lora_rank
-    if temperature := config.rope_parameters.get("mscale_all_dim"):
+    rope = getattr(config, "rope_parameters", None) or {}
+    if temperature := rope.get("mscale_all_dim"):
         found["rope.scaling.yarn_log_multiplier"] = 0.1 * temperature
     if config.model_type == "deepseek_v2":
         sizes = {"attention.key_length": keys, "attention.value_length": values}
@@ -181,7 +182,7 @@ def latents_of(config: Any) -> dict[str, Any]:
 
 def halves(name: str, tensor: np.ndarray, config: Any) -> list[tuple[str, np.ndarray]]:
     """Take keys and values of latents apart, as newer converters do."""
-    if config.model_type != "deepseek_v3" or "kv_b_proj" not in name:
+    if config.model_type not in ("deepseek_v3", "kimi_linear") or "kv_b_proj" not in name:
         return [(name, tensor)]
     heads = tensor.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
     keys, values = np.split(heads, [config.qk_nope_head_dim], axis=1)

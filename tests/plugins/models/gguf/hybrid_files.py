@@ -8,7 +8,15 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from tests.plugins.models.gguf.conftest import EXPERT_KEYS, paired, parts_of, vocabulary, write
+from tests.plugins.models.gguf.conftest import (
+    EXPERT_KEYS,
+    halves,
+    latents_of,
+    paired,
+    parts_of,
+    vocabulary,
+    write,
+)
 
 Parts = list[tuple[str, np.ndarray]]
 #: Names of architectures in files, by the family's name in transformers.
@@ -26,11 +34,16 @@ ARCHS = {
     "NemotronH": "nemotron_h",
     "Gemma4": "gemma4",
     "Gemma3n": "gemma3n",
+    "KimiLinear": "kimi-linear",
 }
 #: Those that a family has beside.
 FURTHER = ("nemotron_h_moe",)
 #: What the writer's package calls them, where it is not the name in files.
-CONSTANTS = {"granitehybrid": "GRANITE_HYBRID", "falcon-h1": "FALCON_H1"}
+CONSTANTS = {
+    "granitehybrid": "GRANITE_HYBRID",
+    "falcon-h1": "FALCON_H1",
+    "kimi-linear": "KIMI_LINEAR",
+}
 #: Tensors that are never quantized.
 SMALL = ("conv", "norm", "output_scale", "rope_")
 EPSILONS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon")
@@ -346,6 +359,42 @@ def gemma3n(name: str, found: np.ndarray, config: Any) -> Parts:
     return [(name + ".weight" if name.endswith("_scale") else name, found)]
 
 
+def kimi_keys(config: Any) -> dict[str, Any]:
+    attends = [kind == "full_attention" for kind in config.layer_types]
+    return {
+        **latents_of(config),
+        "attention.head_count_kv": [int(attend) for attend in attends],
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "leading_dense_block_count": config.mlp_layer_types.count("dense"),
+        "kda.head_dim": config.linear_head_dim,
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "expert_gating_func": 2,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_weights_scale": config.routed_scaling_factor,
+    }
+
+
+def kimi(name: str, found: np.ndarray, config: Any) -> Parts:
+    name = name.replace("forget_gate.", "")
+    if name.endswith("A_log"):
+        found = -np.exp(found)
+    if name.endswith("dt_bias"):
+        name = name.replace("dt_bias", "dt_proj.bias")
+    if "conv1d" in name:
+        each = [part.reshape(1, -1, 1, found.shape[-1]) for part in np.split(found, 3)]
+        return [
+            (name.replace("conv1d", f"{p}_conv1d"), t) for p, t in zip("qkv", each, strict=True)
+        ]
+    if "e_score" in name:
+        name = name.replace("mlp.gate", "block_sparse_moe.gate").replace("_bias", ".bias")
+        return [(name, found)]
+    parts = halves(name, found, config)
+    return [p for part in parts for p in parts_of(*part, "KimiLinear")]
+
+
 def stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Put matrices of further streams into one tensor."""
     found: dict[str, Any] = {}
@@ -375,6 +424,7 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "NemotronH": nemotron_keys,
     "Gemma4": gemma4_keys,
     "Gemma3n": gemma3n_keys,
+    "KimiLinear": kimi_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3Next": qwen,
@@ -390,6 +440,7 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "NemotronH": nemotron,
     "Gemma4": gemma4,
     "Gemma3n": gemma3n,
+    "KimiLinear": kimi,
 }
 
 

@@ -24,7 +24,7 @@ HYBRIDS = [
     *("granite-hybrid", "granite-hybrid-dense", "falcon-h1", "falcon-h1-normed-last"),
     *("mamba", "mamba-biases", "falcon-mamba", "mamba2", "mamba2-biases"),
     *("nemotron-h", "nemotron-h-experts", "nemotron-h-latent-experts"),
-    *("gemma4", "gemma4-experts", "gemma3n"),
+    *("gemma4", "gemma4-experts", "gemma3n", "kimi-linear"),
 ]
 VARIANTS = {name: BY_NAME[name] for name in HYBRIDS}
 #: With blocks of numbers that lie in one head of values each.
