@@ -3,7 +3,7 @@
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.adapters import AdapterLimits, AdapterTable, Changes
 from hotshoe.layers.attention import Attention, QkNorm
-from hotshoe.layers.block_attention import BlockAttention
+from hotshoe.layers.block_attention import BlockAttention, GroupAttention
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.compressed import (
     CompressedAttention,
@@ -71,6 +71,7 @@ __all__ = [
     "GatedActivation",
     "GatedDelta",
     "GatedMLP",
+    "GroupAttention",
     "GroupIndexer",
     "HeadTemperature",
     "Holder",

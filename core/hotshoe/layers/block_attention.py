@@ -1,4 +1,5 @@
-"""Attention whose heads read chosen blocks of tokens, by slots `block_indexer` and `attention`.
+"""Attention whose heads read chosen blocks of tokens, by slots `block_indexer` and `attention`, or
+chosen groups of them, by slots `indexer` and `attention`.
 
 Every query is a request of its own for slot `attention`, whose block table names the chosen blocks
 alone, in order. Keys are rotated as they are written, so it does not matter where they lie. Heads
@@ -18,7 +19,9 @@ from torch import Tensor
 from hotshoe.errors import ConfigError
 from hotshoe.layers.attention import Attention, QkNorm
 from hotshoe.layers.cache import Prepare
+from hotshoe.layers.compressed import EntryIndexer
 from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.indexer import Asked, pack, unpack
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.rows import RowLayer
 from hotshoe.slots import (
@@ -26,6 +29,7 @@ from hotshoe.slots import (
     BlockIndexerOp,
     BlockIndexerSpec,
     CacheView,
+    CompressSpec,
     StepShape,
     whole_step,
 )
@@ -186,15 +190,97 @@ class BlockAttention:
         return _ChosenStep(prepared, table, view.block_table[requests], last)
 
 
-def _fill(step: _ChosenStep, chosen: Tensor, index: BlockIndexerSpec) -> None:
+class GroupAttention:
+    """One layer's attention to chosen groups of tokens, all of whose heads read the same: the best
+    groups of those that are complete, and the tokens behind these up to the query itself.
+
+    Args:
+        ctx: The build context, where its cache is registered.
+        spec: This rank's heads.
+        indexer: Chooses groups by their entries.
+        rotary, qk_norm, kv_scales: As for `Attention`.
+
+    Raises:
+        ConfigError: Groups of tokens are no whole blocks of the cache.
+        NoTreesError: Drafts are trees.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        spec: AttentionSpec,
+        indexer: EntryIndexer,
+        rotary: Rotary,
+        qk_norm: QkNorm | None = None,
+        kv_scales: tuple[str, str] | None = None,
+    ) -> None:
+        self._group, self._indexer = indexer.compressor.spec, indexer
+        _check(ctx, self._group)
+        self.spec, self._top_k = spec, indexer.spec.top_k
+        self._heads = _KeyHead(ctx, spec, rotary, qk_norm, kv_scales=kv_scales)
+        self._heads.planner = (("groups", *self._heads.planner[:1], indexer.spec), self._prepare)
+
+    def __call__(self, qkv: Tensor, asked: Asked, batch: ForwardBatch) -> Tensor:
+        """Write the step's keys and values, choose, and attend.
+
+        Args:
+            qkv: [num_tokens, all channels of q, k and v], this rank's; overwritten.
+            asked: What the indexer chooses by; its compressor has the step's rows.
+            batch: The step.
+
+        Returns:
+            [num_tokens, num_heads * head_dim].
+        """
+        q = self._heads(qkv, batch).view(len(qkv), self.spec.num_heads, self.spec.head_dim)
+        if batch.between is not None:
+            size = self.spec.num_heads * self.spec.value_dim
+            return batch.between(pack(q, asked), self._read, size)
+        return self._attend(q, asked, batch.views)
+
+    def _read(self, packed: Tensor, views: Sequence[CacheView]) -> Tensor:
+        """Attend with what was handed over between two pieces of a recorded step."""
+        heads = (self.spec.num_heads, self.spec.head_dim)
+        return self._attend(*unpack(packed, heads, self._indexer.spec), views)
+
+    def _attend(self, q: Tensor, asked: Asked, views: Sequence[CacheView]) -> Tensor:
+        compressor = self._indexer.compressor
+        compressor.complete(views)
+        step = views[self._heads.view].prepared
+        if not isinstance(step, _ChosenStep):
+            return self._heads.attend(q, step)
+        found = self._indexer.choose(asked, views)
+        *_, positions = views[compressor.entries.view].prepared
+        own = ((positions + 1) // self._group.group).int()  # it stands behind all that are complete
+        _fill(step, torch.cat((found, own[:, None]), 1), self._group)
+        return self._heads.attend(q, step.prepared)
+
+    def _prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Have a step prepared as `BlockAttention` does; the last group is one more."""
+        group, most = self._group.group, self._top_k
+        if shape.max_seq_len // group <= most:
+            return self._heads.plan(shape, view)
+        count, device = len(view.slot_mapping), view.slot_mapping.device
+        requests, positions = places_of(whole_step(shape, view), count)
+        pages, seen = group // self._group.block_size, positions + 1
+        table = torch.zeros((count, (most + 1) * pages), dtype=torch.int32, device=device)
+        lengths = ((seen // group).clamp(max=most) * group + seen % group).int()
+        starts = torch.arange(count + 1, dtype=torch.int32, device=device)
+        step = StepShape(count, starts, lengths, 1, (most + 1) * group)
+        prepared = self._heads.plan(step, CacheView(table, view.slot_mapping))
+        last = (positions // self._group.block_size)[:, None]
+        return _ChosenStep(prepared, table, view.block_table[requests], last)
+
+
+def _fill(step: _ChosenStep, chosen: Tensor, index: BlockIndexerSpec | CompressSpec) -> None:
     """Write into a step's table the blocks of the cache that hold the chosen ones, in order.
 
-    The last one is the query's own, which is why the others are whole. What comes behind the query
+    The last one is that which the query completes or has begun, which is why the others are
+    whole. What comes behind the query
     is not read, and names its own block.
 
     Args:
         step: The step.
-        chosen: [num_tokens, top_k] int32, -1 for none.
+        chosen: [num_tokens, count] int32, -1 for none.
         index: The sizes.
     """
     pages = index.group // index.block_size
@@ -203,7 +289,7 @@ def _fill(step: _ChosenStep, chosen: Tensor, index: BlockIndexerSpec) -> None:
     step.table.copy_(step.sources.gather(1, torch.minimum(columns.flatten(1), step.last)))
 
 
-def _check(ctx: BuildContext, index: BlockIndexerSpec) -> None:
+def _check(ctx: BuildContext, index: BlockIndexerSpec | CompressSpec) -> None:
     if index.group % index.block_size:
         divisor = math.gcd(index.group, index.block_size)
         raise ConfigError(

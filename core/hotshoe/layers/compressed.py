@@ -43,10 +43,17 @@ from hotshoe.types.rows import RowForm
 
 @dataclass(frozen=True, slots=True)
 class CompressorNames:
-    """Checkpoint names of a compressor's small weights; `norm` is None where it has no norm."""
+    """Checkpoint names of a compressor's small weights.
 
-    bias: str
+    Attributes:
+        bias: Of gates; None for 0.
+        norm: None where it has no norm.
+        read_norm: What makes the norm's weight of the tensor.
+    """
+
+    bias: str | None
     norm: str | None
+    read_norm: Callable[[Tensor], Tensor] | None = None
 
 
 class _Cache(RowLayer):
@@ -102,11 +109,15 @@ class Compressor:
         holder = ctx.holder("compress", spec, ctx.dtype, self)
         self._take("bias", torch.zeros((spec.group, spec.channels), device=ctx.device))
         shape, place = (spec.group, spec.channels), Place(holder, "bias", (0, spec.group), ())
-        ctx.weights.expect(names.bias, shape, partial(self._take, "bias"), place=place)
+        if names.bias is not None:
+            ctx.weights.expect(names.bias, shape, partial(self._take, "bias"), place=place)
         if names.norm is not None:
             self._take("norm", torch.ones(spec.head_dim, dtype=ctx.torch_dtype, device=ctx.device))
-            sink = partial(self._take, "norm")
+            sink = partial(self._take_norm, names.read_norm)
             ctx.expect_alone(holder, f"{names.norm}.weight", spec.head_dim, sink, "norm")
+
+    def _take_norm(self, read: Callable[[Tensor], Tensor] | None, tensor: Tensor) -> None:
+        self._take("norm", tensor if read is None else read(tensor))
 
     def _take(self, part: str, tensor: Tensor) -> None:
         known = self._held.get(part)

@@ -66,21 +66,13 @@ class HyperDecoder(DenseDecoder):
         """Return embeddings for ids [num_tokens] int32, and behind them the digits of ids where
         tokens choose experts."""
         hidden = super().embed(ids)
-        if not self._takes_ids:
-            return hidden
-        digits = ids[:, None] // self._powers(ids) % BASE
-        return torch.cat((hidden, digits.to(hidden.dtype)), 1)
-
-    @staticmethod
-    def _powers(like: Tensor) -> Tensor:
-        return BASE ** torch.arange(DIGITS, device=like.device)
+        return with_digits(hidden, ids) if self._takes_ids else hidden
 
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
         """See `hotshoe.models.base.Model`."""
         ids: Tensor | None = None
         if self._takes_ids:
-            digits = hidden[:, self.hidden_size :].long()
-            ids = (digits * self._powers(digits)).sum(1)
+            ids = of_digits(hidden[:, self.hidden_size :])
         streams = hidden[:, None, : self.hidden_size].expand(-1, self.count, -1)
         block: Block | None = None
         for i, layer in enumerate(self._hyper_layers):
@@ -98,6 +90,22 @@ class HyperDecoder(DenseDecoder):
     def head(self, hidden: Tensor, task: str) -> Tensor:
         """See `DenseDecoder`; streams behind the states are left out."""
         return super().head(hidden[:, : self.hidden_size].contiguous(), task)
+
+
+def with_digits(hidden: Tensor, ids: Tensor) -> Tensor:
+    """Append to embeddings [num_tokens, hidden_size] the digits of their ids [num_tokens]."""
+    digits = ids[:, None] // _powers(ids) % BASE
+    return torch.cat((hidden, digits.to(hidden.dtype)), 1)
+
+
+def of_digits(digits: Tensor) -> Tensor:
+    """Return the ids [...] int64 whose digits are [..., DIGITS]."""
+    whole = digits.long()
+    return (whole * _powers(whole)).sum(-1)
+
+
+def _powers(like: Tensor) -> Tensor:
+    return BASE ** torch.arange(DIGITS, device=like.device)
 
 
 class HyperLayer:

@@ -110,7 +110,7 @@ class Variant:
     @property
     def chooses(self) -> bool:
         """Whether a token has fewer experts than there are, or attends to chosen tokens."""
-        if "index_topk" in self.values:
+        if {"index_topk", "indexer_budget"} & self.values.keys():
             return True
         values = {**self.values, **self.values.get("ffn_config", {})}
         counts = [values[key] for key in COUNTS if key in values]
@@ -121,12 +121,14 @@ class Variant:
     def groups_tokens(self) -> bool:
         """Whether it reads several tokens as one, which sizes of blocks fit."""
         grouping = {"compress_rate_hca", "index_block_size", "index_kpool"}
+        grouping.add("indexer_compress_ratio")
         return not grouping.isdisjoint(self.values)
 
     @property
     def keeps_entries(self) -> bool:
         """Whether entries of its cache stand for several tokens."""
-        return not {"compress_rate_hca", "index_kpool"}.isdisjoint(self.values)
+        kinds = {"compress_rate_hca", "index_kpool", "indexer_compress_ratio"}
+        return not kinds.isdisjoint(self.values)
 
 
 def longrope(pairs: int, original: int = 32) -> dict[str, Any]:
@@ -2513,6 +2515,62 @@ VARIANTS += [
         undivided=True,
     ),
 ]
+QWEN4 = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 300.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+    },
+    "layer_types": ["linear_attention", "indexed_attention"] * 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "hc_count": 3,
+    "hc_lowrank": 12,
+    "indexer_n_heads": 6,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 8,
+    "ple_layer_ids": [1, 3],
+    "ple_embed_dim": 48,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "split_ngram_parts": 2,
+    "eos_token_id": 7,
+}
+VARIANTS += [
+    Variant("qwen4-exp", "Qwen4Exp", QWEN4, end_to_end=True, undivided=True),
+]
+HY4_TOWER = {**TOWER, "out_hidden_size": 64, "num_channels": 1, "max_image_size": 8}
+VARIANTS += [
+    Variant(
+        "hy4-seeing",
+        "HYV4VL",
+        {
+            **HY4,
+            "num_hidden_layers": 3,
+            "rms_norm_eps": 1e-2,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 300.0,
+                "mrope_section": [1, 2, 1],
+            },
+            **UNTIED,
+        },
+        whole={"vision_config": HY4_TOWER},
+        undivided=True,
+    ),
+]
 GLM5_TOWER = {**QWEN_TOWER, "projection_intermediate_size": 32}
 VARIANTS += [
     Variant(
@@ -2837,6 +2895,7 @@ OFFSET = (
     "Qwen3Next",
     "Qwen3_5",
     "Qwen3_5Moe",
+    "Qwen4Exp",
     "MiniMaxM3VL",
     "MiniMaxM3Sparse",
     "Step3p7",
@@ -2877,6 +2936,7 @@ CONFIG_CLASSES = {
     "Gemma4Unified": "Gemma4UnifiedTextConfig",
     "Qwen3_5": "Qwen3_5TextConfig",
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
+    "Qwen4Exp": "Qwen4ExpTextConfig",
     "Llama4": "Llama4TextConfig",
     "MiniMaxM3VL": "MiniMaxM3VLTextConfig",
     "Dots3Note": "Dots3NoteTextConfig",
@@ -3023,7 +3083,7 @@ def index_scores(
     plain = Tensor.topk
 
     def topk(scores: Tensor, k: int, *arguments: Any, **named: Any) -> Any:
-        found.append((scores[0].float(), k))
+        found.append(((scores if scores.dim() == 1 else scores[0]).float(), k))
         return plain(scores, k, *arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -3032,6 +3092,11 @@ def index_scores(
         rest = [None] * (takes - len(inputs) - len(named))
         type(module).forward(module, *inputs, *rest, **named)
     scores, k = found[0]
+    if scores.dim() == 1:  # one call for each query that sees something to choose
+        count, width = inputs[0].shape[1], max(len(own) for own, _ in found)
+        scores, k = torch.full((count, width), -torch.inf), max(k for _, k in found)
+        for row, (own, _) in enumerate(found, count - len(found)):
+            scores[row, : len(own)] = own
     return scores.masked_fill(scores < HIDDEN, -torch.inf), k
 
 
@@ -3092,7 +3157,7 @@ RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
-RECENT |= {"Glm5Next", "HYV4"}
+RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp"}
 OLDEST = "5.24"
 
 

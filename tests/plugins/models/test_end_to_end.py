@@ -95,7 +95,7 @@ def draw(count):
 
 def assert_greedy(llm, checkpoint, prompts, count):
     """Generate for all prompts at once; transformers' logits must choose every token."""
-    params = SamplingParams(temperature=0.0, max_tokens=count)
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
     results = llm.generate([TokensPrompt(p) for p in prompts], params)
     for prompt, result in zip(prompts, results, strict=True):
         assert len(result.outputs[0].token_ids) == count
@@ -261,7 +261,7 @@ def test_dynamic_beyond_the_trained_length(variants, checkpoints, make_llm):
     checkpoint = checkpoints.get(variants["llama-dynamic"])
     llm = make_llm(checkpoint, 32)
     tokens = draw(14)
-    params = SamplingParams(temperature=0.0, max_tokens=18)
+    params = SamplingParams(temperature=0.0, max_tokens=18, ignore_eos=True)
     (result,) = llm.generate([TokensPrompt(tokens)], params)
     checkpoint.logits(tokens[:1])  # theirs keeps the base of the longest text, until a short one
     checkpoint.assert_greedy(tokens, result.outputs[0].token_ids, length=32)

@@ -256,7 +256,7 @@ def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpo
         if decision.slot in ("state_space", "selective_scan", "rg_lru", "short_conv", "gated_delta")
     ]
     size += sum(count * options["max_num_seqs"] * state_bytes(spec) for spec, count in states)
-    params = SamplingParams(temperature=0.0, max_tokens=count)
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
     with LLM(str(checkpoint.path), kv_cache_memory_bytes=size, **options) as llm:
         shared = draw(16)
         for prompts in ([shared], [draw(14), [*shared, 5], draw(13), [*shared, 7, 8], draw(12)]):
