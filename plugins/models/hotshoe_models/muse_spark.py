@@ -47,7 +47,7 @@ DEFAULTS = {
 }
 ROPE = {"rope_theta": 500_000.0}
 EXPERTS = MoeNames(
-    stacked=Stacked(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj"),
+    stacked=Stacked(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj", named=True),
     latents=("mlp.pre_expert_proj", "mlp.post_expert_proj"),
 )
 

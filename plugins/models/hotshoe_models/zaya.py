@@ -57,7 +57,7 @@ ROPE = {
 }
 EXPERTS = MoeNames(
     correction="mlp.gate.balancing_biases",
-    stacked=Stacked(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj"),
+    stacked=Stacked(gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj", named=True),
 )
 
 

@@ -336,6 +336,28 @@ def test_fp8_of_all_experts_in_one_tensor(per: str, tmp_path: Path, open_llm: Op
     assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
 
 
+def test_four_bits_of_experts_in_one_tensor_are_named(tmp_path: Path, open_llm: Open) -> None:
+    """Zaya's plain files have one tensor for all experts; those of quantizers name each expert."""
+    quantize = packed(4, 16, True)
+
+    def change(name: str, tensor, stored: dict, dense: dict) -> None:
+        block, _, part = name.rpartition(".")
+        sides = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+        for i, expert in enumerate(tensor):
+            for side, matrix in zip(sides, expert.chunk(len(sides)), strict=True):
+                parts, exact = quantize(matrix)
+                stored |= {f"{block}.{i}.{side}.{kind}": t for kind, t in parts.items()}
+                matrix.copy_(exact)
+
+    sizes = {"num_experts": 4, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+    plain = save(tmp_path / "plain", "Zaya", **sizes, router_hidden_size=24)
+    kept = ["lm_head", "re:.*self_attn", "re:.*mlp.gate"]
+    config = compressed("pack-quantized", weights(4, "int", "group", 16), ignore=kept)
+    stored = rewritten(plain, tmp_path / "stored", config, change)
+    options = {"dtype": "float32"}
+    assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
+
+
 LLAMA4_FP8 = {
     "named": compressed(
         "float-quantized",
