@@ -1,7 +1,9 @@
-"""Hy4: several residual streams that do not mix, around GLM-5's sparse attention with sinks and a
-gate for each channel; experts with clamped gates, and a shared one without.
+"""Hy4, also the text part of the model that sees: several residual streams that do not mix, around
+GLM-5's sparse attention with sinks and a gate for each channel; experts with clamped gates, and a
+shared one without.
 
-Defaults are those of transformers' HYV4Config. The layer that predicts further tokens has one
+Positions of images have several coordinates; of text all are the same. Defaults are those of
+transformers' HYV4Config and HYV4VLTextConfig. The layer that predicts further tokens has one
 residual, as vLLM's `HYV4MultiTokenPredictorLayer`.
 """
 
@@ -61,6 +63,16 @@ DEFAULTS: dict[str, Any] = {
     "swiglu_limit": 10.0,
     "rope_parameters": None,
 }
+SEEING_DEFAULTS: dict[str, Any] = {
+    **DEFAULTS,
+    "hidden_size": 6144,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "q_lora_rank": 2048,
+    "index_n_heads": 32,
+}
 #: Which indexers are shared, in files that say nothing of it.
 SCHEDULE = {"index_topk_freq": 4, "index_skip_topk_offset": 2}
 #: What transformers and published files call tensors.
@@ -81,8 +93,20 @@ FURTHER_LAYER = "model.mtp_layers.{}."
 
 def build(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
     """Build HYV4ForCausalLM."""
-    values = {**SCHEDULE, **config.values, "rope_interleave": False}
-    config = with_expert_defaults(replace(config, values=values), DEFAULTS)
+    return _decoder(config, ctx, DEFAULTS)
+
+
+def build_seeing(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
+    """Build the text part of HYV4VLForConditionalGeneration, which rotates neighboring channels and
+    whose norms of latents have the epsilon of all others."""
+    return _decoder(config, ctx, SEEING_DEFAULTS, seeing=True)
+
+
+def _decoder(
+    config: ModelConfig, ctx: BuildContext, defaults: dict[str, Any], seeing: bool = False
+) -> HyperDecoder:
+    values = {**SCHEDULE, **config.values, "rope_interleave": seeing}
+    config = with_expert_defaults(replace(config, values=values), defaults)
     types, key = indexer_types(config)
     if types[0] != "full":
         raise refuse(config, key, "needs an indexer in its first layer")
@@ -94,6 +118,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
         head_dim=config.size("index_head_dim"),
         top_k=config.size("index_topk"),
         norm_eps=number(config, "rms_norm_eps"),
+        interleaved=seeing,
         last=True,
     )
     config.size("q_lora_rank")
@@ -102,6 +127,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> HyperDecoder:
     if index.head_dim < spec.latent.rope_dim:
         raise refuse(config, "index_head_dim", f"rotates {spec.latent.rope_dim} channels of it")
     latent = replace(spec.latent, index=index, gate="gate_proj", channel_gates=True, sinks="sinks")
+    if seeing:
+        latent = replace(latent, norm_eps=number(config, "rms_norm_eps"))
     mixers = [MIXERS[kind] for kind in types]
     kinds = tuple(replace(x, mixer=m) for x, m in zip(spec.layers, mixers, strict=True))
     experts = mixture(

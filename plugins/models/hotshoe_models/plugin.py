@@ -165,6 +165,8 @@ ARCHITECTURES = {
     "Glm4vTextModel": "hotshoe_models.glm_vl:build",
     "Glm5NextTextModel": "hotshoe_models.glm5_next:build",
     "LlamaModel": "hotshoe_models.llama:build",
+    "Ernie4_5_VLMoeTextModel": "hotshoe_models.ernie:build_seeing",
+    "HYV4VLTextModel": "hotshoe_models.hunyuan4:build_seeing",
     "MistralLarge4TextModel": "hotshoe_models.mistral_large4:build",
     "MistralModel": "hotshoe_models.mistral:build",
     "MuseGlimmerTextModel": "hotshoe_models.muse_glimmer:build",
@@ -188,6 +190,7 @@ COMPOSITES = {
     "AyaVisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
     "Cohere2VisionForConditionalGeneration": {"cohere2": "Cohere2ForCausalLM"},
     "Dots3NoteForConditionalGeneration": {"dots3_note_text": "Dots3NoteForCausalLM"},
+    "Ernie4_5_VLMoeForConditionalGeneration": {"ernie4_5_vl_moe_text": "Ernie4_5_VLMoeTextModel"},
     "Exaone4_5_ForConditionalGeneration": {"exaone4": "Exaone4ForCausalLM"},
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
     "Gemma3ForSequenceClassification": {"gemma3_text": "Gemma3TextForSequenceClassification"},
@@ -201,6 +204,7 @@ COMPOSITES = {
     "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vTextModel"},
     "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextTextModel"},
     "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeTextModel"},
+    "HYV4VLForConditionalGeneration": {"hy_v4_vl_text": "HYV4VLTextModel"},
     "Idefics2ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {
@@ -280,6 +284,9 @@ COMPOSITES["InternVLChatModel"] = {
     "internlm2": "InternLM2ForCausalLM",
     **COMPOSITES["InternVLForConditionalGeneration"],
 }
+COMPOSITES["Ernie4_5_VL_MoeForConditionalGeneration"] = COMPOSITES[  # as it was called first
+    "Ernie4_5_VLMoeForConditionalGeneration"
+]
 COMPOSITES["Qwen2_5OmniModel"] = COMPOSITES["Qwen2_5OmniForConditionalGeneration"]
 #: Those whose published files have the text part's values at the top.
 FLAT = frozenset(

@@ -2551,6 +2551,27 @@ QWEN4 = {
 VARIANTS += [
     Variant("qwen4-exp", "Qwen4Exp", QWEN4, end_to_end=True, undivided=True),
 ]
+VARIANTS += [
+    Variant(
+        "ernie-seeing",
+        "Ernie4_5_VLMoe",
+        {
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "moe_intermediate_size": [40, 24],
+            "moe_num_experts": 5,
+            "moe_k": 2,
+            "moe_num_shared_experts": 1,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 300.0,
+                "mrope_section": [3, 3, 2],
+            },
+            **UNTIED,
+        },
+        whole={"vision_config": {"depth": 1, "hidden_size": 32, "num_heads": 2, "in_channels": 3}},
+    ),
+]
 HY4_TOWER = {**TOWER, "out_hidden_size": 64, "num_channels": 1, "max_image_size": 8}
 VARIANTS += [
     Variant(
@@ -2908,6 +2929,7 @@ ARCHITECTURE = {
     "GPT2": "GPT2LMHeadModel",
     "Apertus1p5": "Apertus1p5TextForCausalLM",
     "Glm5Next": "Glm5NextTextModel",
+    "Ernie4_5_VLMoe": "Ernie4_5_VLMoeTextModel",
 }
 
 
@@ -3157,7 +3179,7 @@ RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
-RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp"}
+RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe"}
 OLDEST = "5.24"
 
 

@@ -152,6 +152,7 @@ DEFAULTS = {
     "GraniteMoeSharedConfig": granite.MOE_DEFAULTS,
     "Ernie4_5Config": ernie.DEFAULTS,
     "Ernie4_5_MoeConfig": ernie.MOE_DEFAULTS,
+    "Ernie4_5_VLMoeTextConfig": ernie.SEEING_DEFAULTS,
     "OlmoeConfig": olmoe.DEFAULTS,
     "MiniMaxM2Config": minimax.DEFAULTS,
     "MiniMaxConfig": minimax_text.DEFAULTS,
@@ -183,6 +184,7 @@ DEFAULTS = {
     "YoutuConfig": youtu.DEFAULTS,
     "HYV3Config": hunyuan3.DEFAULTS,
     "HYV4Config": hunyuan4.DEFAULTS,
+    "HYV4VLTextConfig": hunyuan4.SEEING_DEFAULTS,
     "ExaoneMoeConfig": exaone.MOE_DEFAULTS,
     "Cohere2MoeConfig": cohere.MOE_DEFAULTS,
     "Ministral3Config": ministral.DEFAULTS,
@@ -338,6 +340,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "LongcatFlashConfig": longcat.DEFAULT_THETA,
         "Ernie4_5Config": ernie.DEFAULT_THETA,
         "Ernie4_5_MoeConfig": ernie.DEFAULT_THETA,
+        "Ernie4_5_VLMoeTextConfig": ernie.DEFAULT_THETA,
     }
     if name in ("Gemma3TextConfig", "Gemma3nTextConfig"):
         expected = {"global": gemma.GLOBAL_THETA, "local": gemma.LOCAL_THETA}
