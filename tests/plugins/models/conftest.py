@@ -2572,6 +2572,23 @@ VARIANTS += [
         whole={"vision_config": {"depth": 1, "hidden_size": 32, "num_heads": 2, "in_channels": 3}},
     ),
 ]
+VARIANTS += [
+    Variant(
+        "cosmos-edge",
+        "Cosmos3Edge",
+        {
+            "num_hidden_layers": 2,
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 300.0,
+                "mrope_section": [4, 2, 2],
+            },
+            **UNTIED,
+        },
+        whole={"vision_config": {**TOWER, "num_patches": 4}},
+    ),
+]
 HY4_TOWER = {**TOWER, "out_hidden_size": 64, "num_channels": 1, "max_image_size": 8}
 VARIANTS += [
     Variant(
@@ -3113,6 +3130,8 @@ def index_scores(
         takes = len(inspect.signature(module.forward).parameters)
         rest = [None] * (takes - len(inputs) - len(named))
         type(module).forward(module, *inputs, *rest, **named)
+    if not found:  # no query sees anything to choose
+        return torch.full((inputs[0].shape[1], 1), -torch.inf), 1
     scores, k = found[0]
     if scores.dim() == 1:  # one call for each query that sees something to choose
         count, width = inputs[0].shape[1], max(len(own) for own, _ in found)
@@ -3179,7 +3198,7 @@ RECENT |= {"InternLM3", "IQuestCoder", "GPTBigCode"}
 RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
-RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe"}
+RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe", "Cosmos3Edge"}
 OLDEST = "5.24"
 
 

@@ -17,6 +17,7 @@ from hotshoe.slots.base import resolve_lazy
 from hotshoe_models import (
     afmoe,
     apertus,
+    arcee,
     axk1,
     axk2,
     biogpt,
@@ -153,6 +154,7 @@ DEFAULTS = {
     "Ernie4_5Config": ernie.DEFAULTS,
     "Ernie4_5_MoeConfig": ernie.MOE_DEFAULTS,
     "Ernie4_5_VLMoeTextConfig": ernie.SEEING_DEFAULTS,
+    "Cosmos3EdgeTextConfig": arcee.EDGE_DEFAULTS,
     "OlmoeConfig": olmoe.DEFAULTS,
     "MiniMaxM2Config": minimax.DEFAULTS,
     "MiniMaxConfig": minimax_text.DEFAULTS,
@@ -341,6 +343,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "Ernie4_5Config": ernie.DEFAULT_THETA,
         "Ernie4_5_MoeConfig": ernie.DEFAULT_THETA,
         "Ernie4_5_VLMoeTextConfig": ernie.DEFAULT_THETA,
+        "Cosmos3EdgeTextConfig": arcee.EDGE_THETA,
     }
     if name in ("Gemma3TextConfig", "Gemma3nTextConfig"):
         expected = {"global": gemma.GLOBAL_THETA, "local": gemma.LOCAL_THETA}
