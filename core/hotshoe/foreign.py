@@ -44,6 +44,8 @@ def ending(code: int) -> str:
     """Say how a process ended, by the return code that `Popen` gives it."""
     if code >= 0:
         return f"exit code {code}"
+    if code == -signal.SIGBUS:
+        return "killed by SIGBUS, perhaps because a file that it reads was cut short or overwritten"
     try:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:  # most signals for real time have no name

@@ -1,11 +1,11 @@
-"""The host that this process runs on: its memory, and what Python does beside the work."""
+"""The host that this process runs on: memory, limits, and what Python does beside the work."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
@@ -35,6 +35,20 @@ def freeze() -> None:
     gc.collect()
     gc.freeze()
     _frozen.set()
+
+
+def allow_open_files() -> None:
+    """Let this process, and those that it starts, hold as many files and connections as they may.
+
+    Systems give a process 1,024 at first, and leave it to the process to take more.
+    """
+    try:
+        import resource
+    except ImportError:  # where there are no such limits
+        return
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # some systems allow fewer than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @contextmanager

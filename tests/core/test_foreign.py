@@ -84,6 +84,10 @@ def test_one_guard_serves_functions_and_many_blocks() -> None:
         (0, "exit code 0"),
         (1, "exit code 1"),
         (-9, "killed by SIGKILL"),
+        (
+            -signal.SIGBUS,
+            "killed by SIGBUS, perhaps because a file that it reads was cut short or overwritten",
+        ),
         (-signal.SIGRTMIN - 5, f"killed by signal {signal.SIGRTMIN + 5}"),
     ],
 )

@@ -1,6 +1,7 @@
 """The memory of the host, the part of it that a process may use, and garbage."""
 
 import gc
+import resource
 import subprocess
 import sys
 import weakref
@@ -40,6 +41,16 @@ def test_garbage_is_looked_for_again_behind_a_failure() -> None:
     with pytest.raises(RuntimeError), host.uncollected():
         raise RuntimeError
     assert gc.isenabled()
+
+
+def test_a_process_may_hold_as_many_files_as_the_system_allows() -> None:
+    given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most // 2, most))
+    try:
+        host.allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (given, most))
 
 
 MADE_MEANWHILE = """

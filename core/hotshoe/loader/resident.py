@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hotshoe.errors import CheckpointError, ConfigError, MemoryLimitError
+from hotshoe.host import allow_open_files
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.models.files import open_regular
 
@@ -37,7 +38,7 @@ class ResidentFiles:
 
     def __init__(self, files: Sequence[Path], max_bytes: int) -> None:
         self._pages: list[mmap.mmap] = []
-        _allow_open_files()
+        allow_open_files()  # each map holds one
         opened = [open_regular(path) for path in files]
         try:
             sizes = [os.fstat(file.fileno()).st_size for file in opened]
@@ -69,16 +70,6 @@ class ResidentFiles:
         """Let the system give the pages up."""
         while self._pages:
             self._pages.pop().close()
-
-
-def _allow_open_files() -> None:
-    """Let this process hold as many files as it may; each map holds one."""
-    try:
-        import resource
-    except ImportError:  # where there are no such limits
-        return
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def weight_files(path: Path) -> list[Path]:

@@ -6,6 +6,7 @@ It connects to the engine when it is told to, and ends at once when the supervis
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -91,6 +92,8 @@ def main() -> int:
     except HotshoeError as error:
         COMMAND.error("hotshoe: error: %s", error)
         return HOPELESS if isinstance(error, UserError) else 1
+    finally:
+        gc.freeze()  # as at the end of the command line: Python would look for garbage
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from hotshoe.cli.parser import Parser
 from hotshoe.cli.session import phases
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
+from hotshoe.host import allow_open_files
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
@@ -73,6 +74,7 @@ class Serve:
         check_named(given)
         engine, config, *options = read_configs(args, classes)
         say = start_logs(config)
+        allow_open_files()  # each connection holds one
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)

@@ -6,6 +6,7 @@ Ends at a SIGTERM in whatever phase it is, and when its owner has gone; removes 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -130,6 +131,7 @@ def main() -> int:
     code = child.run()
     if child.is_orphaned:
         os._exit(code)  # what libraries do at exit may take long, and memory is wanted back
+    gc.freeze()  # as at the end of the command line: Python would look for garbage several times
     return code
 
 
