@@ -39,7 +39,7 @@ from hotshoe.engine.wire.messages import (
     WireError,
     check_side,
 )
-from hotshoe.errors import ConfigError, EngineDeadError, UserError
+from hotshoe.errors import ConfigError, EngineDeadError, HotshoeError, UserError
 from hotshoe.foreign import cause_of
 from hotshoe.types import FinishReason, TokenOutput
 
@@ -132,7 +132,9 @@ class EngineLoop:
                     self.emit(self.timed(self.core.step))
                 self._settle()
         except EngineDeadError as error:
-            LOG.error("%s", error, exc_info=error.__cause__)
+            cause = error.__cause__
+            told = isinstance(cause, HotshoeError) and cause.__cause__ is None  # its words are all
+            LOG.error("%s", error, exc_info=None if told else cause)
             dead = error
             raise
         except BaseException as error:  # nobody can interrupt this thread; a library may try to

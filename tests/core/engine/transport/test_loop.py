@@ -276,17 +276,28 @@ def test_heartbeats_tell_of_a_step_that_takes_long(
     until(lambda: port.of(Heartbeat, None)[-1].num_steps == 2)
 
 
-def test_a_failing_core_is_the_end(run: Run, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+@pytest.mark.parametrize(
+    ("error", "said", "traced"),
+    [
+        (ZeroDivisionError("boom"), "ZeroDivisionError: boom", True),
+        (EngineDeadError("boom: rank 1 is gone"), "stopped: boom: rank 1 is gone", False),
+    ],
+)
+def test_a_failing_core_is_the_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog, error: Exception, said: str, traced: bool
+) -> None:
+    """The log has a traceback unless the error's words say all."""
+
     def fail(self: NullWorker, plan: object) -> None:
-        raise ZeroDivisionError("boom")
+        raise error
 
     monkeypatch.setattr(NullWorker, "execute", fail)
     port = run()
     port.commands.put([(1, add("a"))])
     until(lambda: port.of(EngineDeadError, None))
     [dead] = port.of(Dead, None)
-    assert dead.error.kind == "EngineDeadError" and "ZeroDivisionError: boom" in dead.error.message
-    assert "Traceback" in caplog.text and "boom" in caplog.text
+    assert dead.error.kind == "EngineDeadError" and said in dead.error.message
+    assert ("Traceback" in caplog.text) == traced and "boom" in caplog.text
 
 
 def test_the_clock_counts_ticks_of_one_step() -> None:
