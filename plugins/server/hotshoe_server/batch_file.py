@@ -127,8 +127,11 @@ def open_output(path: Path, entries: Sequence[Entry]) -> Iterator[tuple[IO[bytes
     A last line without an end, as a killed process leaves one, is cut off.
 
     Raises:
-        ConfigError: It cannot be written, another process writes it, or it holds other answers.
+        ConfigError: It cannot be written, is no regular file, is written by another process, or
+            holds other answers.
     """
+    if path.exists() and not path.is_file():  # a device may be read without an end
+        raise ConfigError(f"{path} is no regular file; name one, as another start reads it again")
     try:
         with path.open("a+b") as file:
             try:
