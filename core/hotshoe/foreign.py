@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 _CORE = f"{Path(__file__).parent}{os.sep}"
+HINTS = {"SIGBUS": ", perhaps because a file that it reads was cut short or overwritten"}
 
 
 class ForeignError(Exception):
@@ -44,12 +45,8 @@ def ending(code: int) -> str:
     """Say how a process ended, by the return code that `Popen` gives it."""
     if code >= 0:
         return f"exit code {code}"
-    if code == -signal.SIGBUS:
-        return "killed by SIGBUS, perhaps because a file that it reads was cut short or overwritten"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:  # most signals for real time have no name
-        return f"killed by signal {-code}"
+    name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+    return f"killed by {name}{HINTS.get(name, '')}"
 
 
 def _failed(error: BaseException) -> BaseException:

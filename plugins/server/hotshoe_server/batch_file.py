@@ -47,6 +47,16 @@ class Entry:
     offset: int
 
 
+def check_regular(path: Path) -> None:
+    """Refuse pipes and devices: both files of a batch are read more than once, to their ends.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ConfigError(f"{path} is a pipe or a device; name a file")
+
+
 def read_entries(path: Path, urls: Sequence[str]) -> list[Entry]:
     """Check every line of an input.
 
@@ -58,6 +68,7 @@ def read_entries(path: Path, urls: Sequence[str]) -> list[Entry]:
         ConfigError: The file cannot be read, or lines are malformed; the first are named.
     """
     entries, mistakes, seen = [], list[str](), dict[str, int]()
+    check_regular(path)
     try:
         with path.open("rb") as file:
             for number, offset, text in _lines(file):
@@ -130,8 +141,7 @@ def open_output(path: Path, entries: Sequence[Entry]) -> Iterator[tuple[IO[bytes
         ConfigError: It cannot be written, is no regular file, is written by another process, or
             holds other answers.
     """
-    if path.exists() and not path.is_file():  # a device may be read without an end
-        raise ConfigError(f"{path} is no regular file; name one, as another start reads it again")
+    check_regular(path)
     try:
         with path.open("a+b") as file:
             try:

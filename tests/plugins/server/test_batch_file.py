@@ -68,8 +68,10 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         read_entries(tmp_path / "in", URLS)
     with pytest.raises(ConfigError, match="cannot write"), open_output(tmp_path / "no" / "o", []):
         pass
-    with pytest.raises(ConfigError, match="no regular file"), open_output(Path("/dev/zero"), []):
+    with pytest.raises(ConfigError, match="is a pipe or"), open_output(Path("/dev/zero"), []):
         pass
+    with pytest.raises(ConfigError, match="is a pipe or a device; name a file"):
+        read_entries(Path("/dev/zero"), URLS)
 
 
 def test_a_line_that_was_cut_off_is_asked_again(tmp_path: Path) -> None:

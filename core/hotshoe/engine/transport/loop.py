@@ -132,8 +132,7 @@ class EngineLoop:
                     self.emit(self.timed(self.core.step))
                 self._settle()
         except EngineDeadError as error:
-            cause = error.__cause__
-            told = isinstance(cause, HotshoeError) and cause.__cause__ is None  # its words are all
+            told = isinstance(cause := error.__cause__, HotshoeError) and cause.__cause__ is None
             LOG.error("%s", error, exc_info=None if told else cause)
             dead = error
             raise
