@@ -130,6 +130,8 @@ class EngineProcess:
 
     def _spawn(self) -> None:
         folder = [] if self._folder is None else [str(self._folder)]
+        if self._folder is not None and not self._folder.exists():  # temporary files were cleaned
+            self._folder.mkdir(mode=0o700)
         self._child = ChildProcess(COMMAND, folder)
         self._verdict = None
         options, path = asdict(self._config), str(self.path)

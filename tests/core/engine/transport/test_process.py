@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -111,6 +112,7 @@ def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start, caplog) -
         for restarts in (1, 2):
             stream = engine.generate(TokensPrompt([1]), LONG)
             await anext(stream)
+            shutil.rmtree(engine._link._owner.path.parent)  # as what cleans temporary files does
             os.kill(pid_of(engine), signal.SIGKILL)
             with pytest.raises(EngineDeadError):
                 [update async for update in stream]
