@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=0, help="default: as many as streams")
     parser.add_argument("--vary", action="store_true", help="a half to three halves of --tokens")
     parser.add_argument("--registered", type=int, default=0, help="default: those of --adapters")
+    parser.add_argument("--processor-time", action="store_true", help="where others share cores")
     args = parser.parse_intermixed_args()
+    clock = time.process_time if args.processor_time else time.perf_counter
     engine = {
         "model": args.model,
         "load_format": "dummy",
@@ -90,14 +92,20 @@ def main() -> None:
             for case, (llm, choose) in cases.items():
                 if case == "adapters":
                     rate(llm, held[: args.adapters], 1)
-                rates[case].append(rate(llm, choose(), args.tokens, args.vary))
+                rates[case].append(rate(llm, choose(), args.tokens, args.vary, clock))
         base = rates["model alone"][1:]
         for case, found in rates.items():
             ratio = statistics.median(a / b for a, b in zip(found[1:], base, strict=True))
             print(f"{case}: {statistics.median(found[1:]):.0f} tokens/s, {ratio:.3f} of the model")
 
 
-def rate(llm: LLM, adapters: list[str | None], tokens: int, vary: bool = False) -> float:
+def rate(
+    llm: LLM,
+    adapters: list[str | None],
+    tokens: int,
+    vary: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Return tokens a second over all streams, whose lengths may differ evenly."""
     lengths = [
         tokens // 2 + 37 * i % (tokens + 1) if vary else tokens for i in range(len(adapters))
@@ -107,9 +115,9 @@ def rate(llm: LLM, adapters: list[str | None], tokens: int, vary: bool = False) 
         SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, adapter=name)
         for name, length in zip(adapters, lengths, strict=True)
     ]
-    begin = time.perf_counter()
+    begin = clock()
     llm.generate(prompts, params)
-    return sum(lengths) / (time.perf_counter() - begin)
+    return sum(lengths) / (clock() - begin)
 
 
 def save(model: Model, folder: Path, rank: int, matrices: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 // What low-rank adapters add to a product: y[t] += b[p]^T (a[p] x[t]), p the adapter of token t.
 //
 // Tokens of an adapter are gathered by their numbers, so that its factors are read once for up to
-// kChunk of them. Sums are float and y is rounded once. A row's result does not depend on others.
+// kChunk of them. Rows that an adapter leaves zero are not read, nor is an adapter that has none.
+// Sums are float and y is rounded once. A row's result does not depend on others.
 //
 // Source: Low-rank adaptation, arXiv:2106.09685.
 
@@ -35,6 +36,13 @@ struct Part {
 };
 
 struct Step {
+  // Of a part, that an adapter uses: those behind them are zero.
+  int64_t rows(int64_t adapter, int64_t part) const {
+    const int64_t most = parts[part].end_rank - parts[part].first_rank;
+    if (!ranks) return most;
+    return std::clamp<int64_t>(ranks[adapter * ranks_stride + part], 0, most);
+  }
+
   void* y;
   int64_t y_stride;
   const void* x;
@@ -42,6 +50,8 @@ struct Step {
   const void *a, *b;
   const int32_t* places;
   int64_t tokens, in, out, rank, adapters;
+  const int32_t* ranks;  // null: all rows are used
+  int64_t ranks_stride;
   std::vector<Part> parts;
 };
 
@@ -50,14 +60,20 @@ struct Chunk {
   int64_t adapter, begin, end;
 };
 
-// Tokens that have an adapter, sorted by it.
+// Tokens that have an adapter with numbers, sorted by it.
 struct Groups {
   std::vector<int32_t> order;
   std::vector<Chunk> chunks;
 
   explicit Groups(const Step& step) {
+    std::vector<char> used(step.adapters);
+    for (int64_t p = 0; p < step.adapters; ++p) {
+      for (int64_t part = 0; part < int64_t(step.parts.size()); ++part) {
+        used[p] |= step.rows(p, part) > 0;
+      }
+    }
     const auto known = [&](int64_t t) {
-      return step.places[t] >= 0 && step.places[t] < step.adapters;
+      return step.places[t] >= 0 && step.places[t] < step.adapters && used[step.places[t]];
     };
     std::vector<int64_t> ends(step.adapters + 1);
     for (int64_t t = 0; t < step.tokens; ++t) {
@@ -76,9 +92,9 @@ struct Groups {
   }
 };
 
-// low[n][r] = a[r] x[n] for R rows of a and N tokens.
+// low[n][r] = a[r] x[n] for R rows of a and N tokens; as many rows at `ahead` are read next.
 template <class T, int R, int N>
-void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
+void shrink_tile(const T* const* x, const T* a, const T* ahead, int64_t k, float* const* low) {
   using D = Dot<Operand<T>, T>;
   constexpr int64_t kStep = VL * D::pack;
   Vec sums[R][N];
@@ -88,9 +104,8 @@ void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
     typename D::B tokens[N];
     for (int n = 0; n < N; ++n) tokens[n] = D::load(x[n] + i);
     for (int r = 0; r < R; ++r) {
-      const T* row = a + r * k + i;
-      __builtin_prefetch(row + R * k, 0, kNear);  // of the next task
-      const auto factors = D::load(row);
+      __builtin_prefetch(ahead + r * k + i, 0, kNear);
+      const auto factors = D::load(a + r * k + i);
       for (int n = 0; n < N; ++n) sums[r][n] = D::multiply_add(tokens[n], factors, sums[r][n]);
     }
   }
@@ -110,15 +125,14 @@ void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
 
 // y[n] += sum over r of low[n][r] b[r], columns [part.begin, part.end), for N tokens. Rows of b are
 // often a power of two apart, where few share a set of the cache. So a few at a time are read, and
-// `carried`, room for N rows of kColumns, keeps what they add up to.
+// `carried`, room for N rows of kColumns, keeps what they add up to. Rows at `following` are next.
 template <class T, int N>
 void expand_tile(const float* const* low, const T* b, const Part& part, int64_t out, T* const* y,
-                 float* carried) {
+                 float* carried, const T* following) {
   const int64_t whole = (part.end - part.begin) / (2 * VL) * (2 * VL);
   for (int64_t first = part.first_rank; first < part.end_rank; first += kRanks) {
     const int64_t end = std::min(first + kRanks, part.end_rank);
-    // What is read next: more rows, or these of the next columns.
-    const T* ahead = end < part.end_rank ? b + end * out : b + part.first_rank * out + kColumns;
+    const T* ahead = end < part.end_rank ? b + end * out + part.begin : following;
     for (int64_t i = 0; i < whole; i += 2 * VL) {
       Vec sums[N][2];
       for (int n = 0; n < N; ++n) {
@@ -128,7 +142,7 @@ void expand_tile(const float* const* low, const T* b, const Part& part, int64_t 
       }
       for (int64_t r = first; r < end; ++r) {
         const T* row = b + r * out + part.begin + i;
-        __builtin_prefetch(ahead + (r - first) * out + part.begin + i, 0, kNear);
+        __builtin_prefetch(ahead + (r - first) * out + i, 0, kNear);
         const Vec left = vload(row), right = vload(row + VL);
         for (int n = 0; n < N; ++n) {
           const Vec by = vset(low[n][r]);
@@ -174,35 +188,56 @@ template <class T>
 class Run {
  public:
   explicit Run(const Step& step)
-      : step_(step), groups_(step), low_(groups_.order.size() * step.rank) {}
-
-  void operator()() {
-    const int64_t blocks = (step_.rank + kRows - 1) / kRows, chunks = groups_.chunks.size();
-    parallel_for(
-        chunks * blocks,
-        [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) shrink(groups_.chunks[i / blocks], i % blocks);
-        },
-        rows_holding(kMinElementsPerThread, kRows * step_.in));
-    std::vector<Part> pieces;
-    for (const Part& part : step_.parts) {
-      for (int64_t at = part.begin; at < part.end; at += kColumns) {
-        pieces.push_back({part.first_rank, part.end_rank, at, std::min(at + kColumns, part.end)});
+      : step_(step), groups_(step), low_(groups_.order.size() * step.rank) {
+    for (const Chunk& chunk : groups_.chunks) {
+      for (int64_t i = 0; i < int64_t(step.parts.size()); ++i) {
+        const Part& part = step.parts[i];
+        const int64_t end = part.first_rank + step.rows(chunk.adapter, i);
+        for (int64_t row = part.first_rank; row < end; row += kRows) {
+          shrinks_.push_back({chunk, {row, std::min(row + kRows, end), 0, step.in}});
+        }
+        if (end == part.first_rank) continue;
+        for (int64_t at = part.begin; at < part.end; at += kColumns) {
+          expands_.push_back(
+              {chunk, {part.first_rank, end, at, std::min(at + kColumns, part.end)}});
+        }
       }
     }
-    const int64_t count = pieces.size();
-    parallel_for(
-        chunks * count,
-        [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) expand(groups_.chunks[i / count], pieces[i % count]);
-        },
-        rows_holding(kMinElementsPerThread, kColumns * step_.rank / step_.parts.size()));
+  }
+
+  void operator()() {
+    for_tasks(shrinks_, kRows * step_.in, [&](auto&&... task) { shrink(task...); });
+    for_tasks(expands_, kColumns * step_.rank / step_.parts.size(),
+              [&](auto&&... task) { expand(task...); });
   }
 
  private:
-  void shrink(const Chunk& chunk, int64_t block) {
-    const T* a = (const T*)step_.a + (chunk.adapter * step_.rank + block * kRows) * step_.in;
-    const int64_t rows = std::min<int64_t>(kRows, step_.rank - block * kRows);
+  // Tokens of one adapter by a part of its a, whose rows have `in` columns, or of its b.
+  struct Task {
+    Chunk chunk;
+    Part part;
+  };
+
+  // Calls f with each task and the one that the thread does next, at the end the same.
+  template <class F>
+  void for_tasks(const std::vector<Task>& tasks, int64_t elements, F&& f) {
+    parallel_for(
+        tasks.size(),
+        [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) f(tasks[i], tasks[std::min(i + 1, end - 1)]);
+        },
+        rows_holding(kMinElementsPerThread, elements));
+  }
+
+  const T* rows_of(const void* factors, int64_t columns, const Task& task) const {
+    const int64_t row = task.chunk.adapter * step_.rank + task.part.first_rank;
+    return (const T*)factors + row * columns + task.part.begin;
+  }
+
+  void shrink(const Task& task, const Task& next) {
+    const T *a = rows_of(step_.a, step_.in, task), *ahead = rows_of(step_.a, step_.in, next);
+    const auto& [chunk, part] = task;
+    const int64_t rows = part.end_rank - part.first_rank;
     for (int64_t at = chunk.begin; at < chunk.end; at += kTokens) {
       with_count(chunk.end - at, [&](auto number) {
         constexpr int N = number;
@@ -210,20 +245,22 @@ class Run {
         float* low[N];
         for (int n = 0; n < N; ++n) {
           x[n] = (const T*)step_.x + groups_.order[at + n] * step_.x_stride;
-          low[n] = low_.data() + (at + n) * step_.rank + block * kRows;
+          low[n] = low_.data() + (at + n) * step_.rank + part.first_rank;
         }
-        if (rows == kRows) return shrink_tile<T, kRows, N>(x, a, step_.in, low);
+        if (rows == kRows) return shrink_tile<T, kRows, N>(x, a, ahead, step_.in, low);
         for (int64_t r = 0; r < rows; ++r) {
-          shrink_tile<T, 1, N>(x, a + r * step_.in, step_.in, low);
+          shrink_tile<T, 1, N>(x, a + r * step_.in, ahead, step_.in, low);
           for (float*& to : low) ++to;
         }
       });
     }
   }
 
-  void expand(const Chunk& chunk, const Part& piece) {
-    const T* b = (const T*)step_.b + chunk.adapter * step_.rank * step_.out;
+  void expand(const Task& task, const Task& next) {
+    const T* b = (const T*)step_.b + task.chunk.adapter * step_.rank * step_.out;
+    const T* following = rows_of(step_.b, step_.out, next);
     auto* carried = (float*)thread_scratch(kTokens * kColumns * sizeof(float));
+    const Chunk& chunk = task.chunk;
     for (int64_t at = chunk.begin; at < chunk.end; at += kTokens) {
       with_count(chunk.end - at, [&](auto number) {
         constexpr int N = number;
@@ -233,21 +270,36 @@ class Run {
           y[n] = (T*)step_.y + groups_.order[at + n] * step_.y_stride;
           low[n] = low_.data() + (at + n) * step_.rank;
         }
-        expand_tile<T, N>(low, b, piece, step_.out, y, carried);
+        expand_tile<T, N>(low, b, task.part, step_.out, y, carried, following);
       });
     }
   }
 
   const Step& step_;
   Groups groups_;
+  std::vector<Task> shrinks_, expands_;
   std::vector<float> low_;  // [tokens with an adapter, rank], in the order of groups_
 };
 
 void lora(int dtype, uintptr_t y, int64_t y_stride, uintptr_t x, int64_t x_stride, uintptr_t a,
           uintptr_t b, uintptr_t places, int64_t tokens, int64_t in, int64_t out, int64_t rank,
-          int64_t adapters, uintptr_t parts, int64_t num_parts) {
-  Step step{(void*)y,       y_stride, (const void*)x, x_stride, (const void*)a, (const void*)b,
-            (const int32_t*)places, tokens, in, out, rank, adapters, {}};
+          int64_t adapters, uintptr_t parts, int64_t num_parts, uintptr_t ranks,
+          int64_t ranks_stride) {
+  Step step{(void*)y,
+            y_stride,
+            (const void*)x,
+            x_stride,
+            (const void*)a,
+            (const void*)b,
+            (const int32_t*)places,
+            tokens,
+            in,
+            out,
+            rank,
+            adapters,
+            (const int32_t*)ranks,
+            ranks_stride,
+            {}};
   int64_t column = 0;
   for (int64_t i = 0; i < num_parts; ++i) {
     const int64_t end = column + ((const int64_t*)parts)[i];
@@ -265,13 +317,17 @@ namespace hotshoe {
 void bind_lora(nb::module_& m) {
   m.def("lora", recorded(&lora::lora), "dtype"_a, "y"_a, "y_stride"_a, "x"_a, "x_stride"_a, "a"_a,
         "b"_a, "places"_a, "tokens"_a, "in_features"_a, "out_features"_a, "rank"_a, "adapters"_a,
-        "parts"_a, "num_parts"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "parts"_a, "num_parts"_a, "ranks"_a = 0, "ranks_stride"_a = 0,
+        nb::call_guard<nb::gil_scoped_release>(),
         "y[t] += b[p]^T (a[p] x[t]) where p = places[t] is one of 0 to adapters - 1.\n\n"
         "a [adapters, rank, in_features], b [adapters, rank, out_features] and places [tokens]\n"
         "int32 are addresses of contiguous memory; strides count elements between rows. parts is\n"
         "the address of int64 [num_parts], which add up to out_features: b is read in num_parts\n"
-        "blocks along its diagonal, each of rank / num_parts rows. All floats have one dtype, sums\n"
-        "are float32. A row's result depends neither on the number of threads nor on other rows.\n\n"
+        "blocks along its diagonal, each of rank / num_parts rows. ranks is the address of int32\n"
+        "[adapters, num_parts], ranks_stride apart: how many rows of each block an adapter uses,\n"
+        "which are the first ones; others are not read. With 0 all are. All floats have one dtype,\n"
+        "sums are float32. A row's result depends neither on the number of threads nor on other\n"
+        "rows.\n\n"
         "Raises:\n    ValueError: an unknown dtype.");
 }
 

@@ -301,6 +301,10 @@ BROKEN = {
         {"config": {"layers_to_transform": [1], "layers_pattern": ["h", "blocks"]}},
         r"layers_pattern \['h', 'blocks'\], but",
     ),
+    "a pattern without layers": (
+        {"config": {"layers_pattern": "layers"}},
+        "layers_pattern is 'layers' without layers_to_transform",
+    ),
     "no name of layers": (
         {"config": {"layers_to_transform": [1], "layers_pattern": "(a+)+"}},
         "is no list of names",

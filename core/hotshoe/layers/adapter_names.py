@@ -75,7 +75,9 @@ class MatrixNames:
         wanted = _bare(f"{matrix}.weight")
         for name, expected in self._weights.expected.items():
             if _bare(name) == wanted and len(expected.shape) == 2:
-                return "several layers share, or an operation here multiplies by amid others"
+                if name.startswith(self._weights.several):
+                    return "several layers share"
+                return "an operation multiplies by amid others"
         return "is no layer of this model that takes adapters"
 
 

@@ -48,7 +48,7 @@ class TokenPlaces:
         """Return what a recording of `size` tokens reads: the step's that was sent last, and tokens
         without an adapter behind them."""
         assert self._recorded is not None
-        places, order, starts, _ = self._recorded
+        places, order, starts, *_ = self._recorded
         return LoraTokens(places[:size], order[:size], starts, range(self._max_adapters))
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers.adapter_names import MatrixNames
+from hotshoe.layers.adapter_ranks import Ranks
 from hotshoe.layers.adapter_room import DeviceRoom, HostRoom
 from hotshoe.layers.adapter_tokens import Heads, Stage, TokenPlaces
 from hotshoe.layers.landing import LANDINGS, Landing, Piece
@@ -131,31 +132,6 @@ def _stay(arrays: Sequence[Ints]) -> Sequence[Tensor]:
     return [torch.from_numpy(array) for array in arrays]
 
 
-def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank: int) -> None:
-    """Refuse low-rank factors of another shape.
-
-    Args:
-        name: Of the matrix.
-        factors: Of it.
-        sizes: Columns of a and rows of b.
-        max_rank: Highest rank.
-
-    Raises:
-        CheckpointError: They do not fit the matrix, or their rank is above the limit.
-    """
-    rank = len(factors.a)
-    found = (tuple(factors.a.shape), tuple(factors.b.shape))
-    if found != ((rank, sizes[0]), (sizes[1], rank)):
-        raise CheckpointError(
-            f"the adapter's factors of {name} have shapes {list(found[0])} and {list(found[1])}, "
-            f"but this model's matrix is {[sizes[1], sizes[0]]}; it was made for another model"
-        )
-    if rank > max_rank:
-        raise CheckpointError(
-            f"the adapter's rank is {rank}, above --max-lora-rank {max_rank}; raise it"
-        )
-
-
 class AdapterTable:
     """All adapters of a model, by the name that they were loaded under.
 
@@ -165,6 +141,7 @@ class AdapterTable:
 
     Attributes:
         device: Memory of places.
+        ranks: Of each matrix in each place.
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: The adapter of each token in the present step, by the number of rows that a layer
             may get; empty for a step without adapters.
@@ -192,6 +169,7 @@ class AdapterTable:
         self.shared: set[str] = set()
         self.weights = WeightTable()
         self.device = DeviceRoom(free)
+        self.ranks = Ranks(limits.max_adapters)
         self._room = HostRoom(limits.host_bytes)
         self._landing = Landing()
         self.reserve(0, (_stay, _stay))
@@ -312,9 +290,10 @@ class AdapterTable:
             if not placed or part.magnitude is not None:
                 stored[matrix] = part
         gains = self._measure(stored)
-        kind = tuple((matrix, len(pair.a)) for matrix, pair in factors.items())
-        self._landing.keep(name, kind, pieces)
+        ranks = {matrix: len(pair.a) for matrix, pair in factors.items()}
+        self._landing.keep(name, tuple(ranks.items()), pieces)
         self._forget(name)
+        self.ranks.keep(name, ranks)
         self._changes[name] = Changes.APART if gains else max(found, default=Changes.LINEAR)
         self._stored[name] = stored
         self._room.book(name, nbytes)
@@ -363,6 +342,7 @@ class AdapterTable:
 
     def _forget(self, name: str) -> None:
         self._stored.pop(name, None)
+        self.ranks.drop(name)
         self._room.drop(name)
         self._gains.pop(name, None)
         self._changes.pop(name, None)
@@ -481,6 +461,7 @@ class AdapterTable:
 
     def _put_rest(self, place: int, name: str) -> None:
         """Write what of an adapter does not come by `pieces`."""
+        self.ranks.put(place, name)
         stored, gains = self._stored[name], self._gains.get(name, {})
         if stored or gains or place in self._rest:
             for matrix, (layer, index) in self.layers.items():

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import Changes, Factors, Use, check_factors
+from hotshoe.layers.adapter_ranks import check_factors
+from hotshoe.layers.adapters import Changes, Factors, Use
 from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
 from hotshoe.layers.split import Split

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import Changes, Factors, Use, check_factors
+from hotshoe.layers.adapter_ranks import check_factors
+from hotshoe.layers.adapters import Changes, Factors, Use
 from hotshoe.layers.experts import NOWHERE
 from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Piece

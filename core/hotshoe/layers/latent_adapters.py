@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
+from hotshoe.layers.adapter_ranks import check_factors
 from hotshoe.layers.adapter_tokens import Heads, HeadTokens
-from hotshoe.layers.adapters import AdapterTable, Changes, Factors, check_factors
+from hotshoe.layers.adapters import AdapterTable, Changes, Factors
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Piece

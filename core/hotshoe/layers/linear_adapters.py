@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import AdapterTable, Changes, Factors, check_factors
+from hotshoe.layers.adapter_ranks import check_factors
+from hotshoe.layers.adapters import AdapterTable, Changes, Factors
 from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
@@ -51,21 +52,29 @@ class AdaptedLinear:
         self._b = torch.empty(*shape, spec.out_features, dtype=place[0], device=place[1])
         table.device.write_later(self._a, self._b)
         self._base = base
+        self._own_ranks: Tensor | None = None  # until a step has adapters
         self._gains: Gains | None = None  # until an adapter has magnitudes
         self.nbytes = self._a.nbytes + self._b.nbytes
         for index, (name, _, _) in enumerate(shares):
             table.layers[name] = (self, index)
+        table.ranks.expect([name for name, _, _ in shares])
 
     def __call__(self, y: Tensor, x: Tensor) -> None:
         """Add to y [num_tokens, out_features], in place, what the step's adapters make of x."""
         if self._table.uses:
             use = self._table.uses[len(x)]
             own = y if y.dtype == x.dtype else x.new_zeros(y.shape)  # the slot has one type
-            self._op(own, x, self._a, self._b, use.tokens)
+            self._op(own, x, self._a, self._b, use.tokens._replace(ranks=self._ranks()))
             if own is not y:
                 y += own
             if use.changes == Changes.APART and self._gains is not None:
                 self._gains(y, use.tokens.places)
+
+    def _ranks(self) -> Tensor:
+        """Return this product's columns of the ranks in all places."""
+        if self._own_ranks is None:
+            self._own_ranks = self._table.ranks.of([name for name, _, _ in self._shares])
+        return self._own_ranks
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
         """Refuse factors of another shape.

@@ -162,11 +162,13 @@ def _check_saved(saved: object, found: Mapping[str, Mapping[str, str]]) -> None:
 def _check_layers(config: Mapping[str, Any], found: Mapping[str, Mapping[str, str]]) -> None:
     """Refuse factors of layers that the configuration leaves out: PEFT would not read them.
 
-    `layers_to_transform` has numbers of layers. A module's is the last number in its name, or what
-    stands behind a name of `layers_pattern`. Whole matrices and parameters belong to no layer.
+    `layers_to_transform` has numbers of layers. A module's is the first number in its name, or what
+    stands behind a name of `layers_pattern`; PEFT took the last number up to some version, so
+    either may be meant. Whole matrices and parameters belong to no layer.
 
     Raises:
-        CheckpointError: There are such, or an entry is of another type.
+        CheckpointError: There are such, an entry is of another type, or `layers_pattern` stands
+            alone, which PEFT refuses.
     """
     asked, patterns = config.get("layers_to_transform"), config.get("layers_pattern") or []
     layers = [] if asked is None else asked if isinstance(asked, list) else [asked]
@@ -177,14 +179,19 @@ def _check_layers(config: Mapping[str, Any], found: Mapping[str, Mapping[str, st
         isinstance(name, str) and _PLAIN_KEY.fullmatch(name) for name in names
     ):
         raise CheckpointError(f"{CONFIG}: layers_pattern {patterns!r:.80} is no list of names")
+    if names and asked is None:
+        raise CheckpointError(
+            f"{CONFIG}: layers_pattern is {patterns!r:.80} without layers_to_transform, which PEFT "
+            "refuses; name the layers there, or leave the pattern out"
+        )
     if not layers:
         return
-    behind = [rf".*\.{re.escape(name)}\.(\d+)\." for name in names] or [r".*\.[^.]*\.(\d+)\."]
+    behind = "|".join(map(re.escape, names)) or r"[^.]+"
     for matrix, kinds in found.items():
         if "weight" in kinds or _is_of_experts(config, matrix):
             continue
-        layer = next(filter(None, (re.match(pattern, f".{matrix}") for pattern in behind)), None)
-        if layer is None or int(layer[1]) not in layers:
+        numbers = re.findall(rf"\.(?:{behind})\.(\d+)(?=\.)", f".{matrix}")
+        if not {int(number) for number in numbers[:1] + numbers[-1:]} & set(layers):
             raise CheckpointError(
                 f"{CONFIG}: layers_to_transform is {asked!r:.80}"
                 + (f", layers_pattern {patterns!r:.80}" if names else "")

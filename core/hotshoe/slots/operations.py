@@ -213,15 +213,17 @@ class LoraTokens(NamedTuple):
         places: [num_tokens] int32; below 0 for no adapter.
         order: [num_tokens] int32, tokens by place; those without an adapter come last. Empty, as is
             `starts`, with `LoraSpec.late`.
-        starts: [max_adapters + 1] int32, where in `order` the tokens of each place begin; then
-            where those without an adapter do.
+        starts: [max_adapters + 1] int32, where in `order` tokens of each place begin, or of none.
         used: The places that occur, each once, on the host; all of them in a recording.
+        ranks: [max_adapters, parts] int32 on the host, read anew in recordings: how many rows of
+            each part are used, the first ones; others are zero. None tells nothing.
     """
 
     places: Tensor
     order: Tensor
     starts: Tensor
     used: Sequence[int]
+    ranks: Tensor | None = None
 
 
 class LoraOp(Protocol):

@@ -1,6 +1,7 @@
 """Candidate `native` of slot `lora`: tokens are gathered by adapter, whose factors are read once.
 
-One call serves stacked matrices: b is multiplied along its diagonal of `LoraSpec.parts` alone.
+One call serves stacked matrices: b is multiplied along its diagonal of `LoraSpec.parts` alone. Rows
+that an adapter leaves zero, or all of a layer that it does not change, are not read.
 """
 
 import torch
@@ -33,6 +34,7 @@ class Lora:
         )
 
     def __call__(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, tokens: LoraTokens) -> None:
+        ranks = tokens.ranks
         self._kernel(
             self._dtype,
             y.data_ptr(),
@@ -44,4 +46,5 @@ class Lora:
             tokens.places.data_ptr(),
             x.size(0),
             *self._sizes,
+            *((0, 0) if ranks is None else (ranks.data_ptr(), ranks.stride(0))),
         )

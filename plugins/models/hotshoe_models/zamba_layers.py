@@ -89,6 +89,7 @@ class ZambaDecoder(DenseDecoder):
                 number = sharing.hybrid.index(i)
                 if number < sharing.blocks:
                     prefix = f"model.layers.{i}.{sharing.name}."
+                    ctx.weights.several += (prefix,)
                     transformers.append(Transformer(spec, alone, prefix, sharing.gate_up))
                 block = transformers[number % sharing.blocks]
                 turn = Turn(spec, ctx, i, block, number, sharing, rotaries)

@@ -40,12 +40,16 @@ def test_a_matrix_of_another_stage_is_found_by_any_of_its_names(prefix: str) -> 
     assert names.known("model.layers.2.q") == "model.layers.2.q"
 
 
-def test_what_an_operation_multiplies_amid_others_is_said_so() -> None:
+def test_a_refusal_has_one_reason() -> None:
     weights = WeightTable()
+    weights.several = ("model.layers.0.shared.",)
     weights.expect("model.layers.0.up.weight", (4, 2), lambda tensor: None)
+    weights.expect("model.layers.0.shared.up.weight", (4, 2), lambda tensor: None)
     weights.expect("model.norm.weight", (4,), lambda tensor: None)
     names = MatrixNames(weights, ())
-    assert "amid others" in names.why_not("model.language_model.layers.0.up")
+    amid = names.why_not("model.language_model.layers.0.up")
+    assert amid == "an operation multiplies by amid others"
+    assert names.why_not("model.layers.0.shared.up") == "several layers share"
     for other in ("model.norm", "model.layers.0.down"):
         assert "is no layer" in names.why_not(other)
 

@@ -70,6 +70,30 @@ def test_each_token_gets_what_its_adapter_adds(
     torch.testing.assert_close(actual, inputs.run(build(spec, facts)), rtol=wide, atol=wide)
 
 
+@pytest.mark.parametrize("name", ["odd", "stacked"])
+def test_rows_that_an_adapter_leaves_zero_are_not_read(
+    facts: DeviceFacts, name: str, rng: torch.Generator
+) -> None:
+    spec = SPECS[name]
+    inputs, op = Inputs(spec, 40, rng), lora.Lora(spec, facts)
+    parts = len(spec.parts) or 1
+    most = spec.rank // parts
+    held = torch.randint(0, most + 1, (4, parts + 2), generator=rng, dtype=torch.int32)
+    held[0], held[1, :-2] = most, 0
+    ranks = held[:, :-2]
+    unused = torch.arange(most) >= ranks[:, :, None]
+    for factors in (inputs.a, inputs.b):
+        factors.view(4, parts, most, -1)[unused] = 0
+    expected = inputs.expected()
+    for factors in (inputs.a, inputs.b):
+        factors.view(4, parts, most, -1)[unused] = NAN
+
+    def ranked(y: torch.Tensor, *operands: torch.Tensor) -> None:
+        op(y, *operands[:-1], operands[-1]._replace(ranks=ranks))
+
+    torch.testing.assert_close(inputs.run(ranked), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_row_does_not_depend_on_others(facts: DeviceFacts, rng: torch.Generator) -> None:
     spec = LoraSpec(131, 700, 7, 4, "bfloat16")
     inputs, op = Inputs(spec, 40, rng), lora.Lora(spec, facts)
