@@ -192,10 +192,11 @@ class ServerConfig:
         if self.finds_adapters and self.api_processes > 1:
             raise ConfigError(
                 "lora_dir and lora_resolver need one API process, which knows what is loaded; "
-                "leave api_processes"
+                "leave api_processes out"
             )
         if self.has_models and self.api_processes > 1:
-            raise ConfigError("several models are served by one API process; leave api_processes")
+            message = "several models are served by one API process; leave api_processes out"
+            raise ConfigError(message)
         if self.has_models and not self.engine_process:
             raise ConfigError("several models need their engines in processes of their own")
 
