@@ -74,6 +74,8 @@ DEFAULTS: dict[str, Any] = {
 }
 #: What config.json determines, and a part of a table.
 MADE = (r"\.ple_embedding\.(layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)$",)
+#: Of a table for one token: each has a prime of its own, which takes time to find.
+MOST_ROWS = 256
 SHARD = re.compile(r"(.*\.ngram_embedding)\.shard_(\d+)\.weight")
 
 
@@ -142,6 +144,8 @@ def _ngrams(config: ModelConfig, layers: tuple[LayerSpec, ...]) -> dict[int, NGr
         raise refuse(config, "ngram_size", "has n-grams of 2 tokens or more")
     key = "hidden_size" if config.get("ple_embed_dim") is None else "ple_embed_dim"
     channels, rows = config.size(key), (size - 1) * heads
+    if rows > MOST_ROWS:
+        raise refuse(config, "heads_per_ngram", f"has at most {MOST_ROWS} rows for a token")
     if channels % rows:
         raise refuse(config, key, f"is divided among {rows} rows of n-grams")
     end = config.get("eos_token_id")

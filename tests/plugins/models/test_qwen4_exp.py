@@ -46,6 +46,7 @@ def test_parameters_are_theirs(build_family):
         ({"ple_layer_ids": [4]}, "ple_layer_ids.*layers of linear_attention"),
         ({"ple_layer_ids": [0]}, "ple_layer_ids.*from 1 on"),
         ({"ple_embed_dim": 60}, "ple_embed_dim is 60.*among 16 rows"),
+        ({"heads_per_ngram": 2**20}, "heads_per_ngram is 1048576.*at most 256 rows"),
         ({"ngram_size": 1}, "ngram_size is 1.*2 tokens or more"),
         ({"eos_token_id": None}, "eos_token_id is None.*an id"),
         ({"seed": "x"}, "seed is 'x'.*an integer"),
