@@ -5,6 +5,7 @@ same test. The reference multiplies dequantized weights by the same x in float64
 """
 
 import math
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -22,6 +23,15 @@ from hotshoe_quantization import plugin
 MOST, LUCK = 0.001, 0.008
 WINDOW = 256
 FP8 = "fp8_e4m3"
+INPUTS = 384  # of the bundled model's matrices; groups have to divide them
+
+
+def first_of_each(forms: Mapping[str, QuantSpec]) -> dict[str, QuantSpec]:
+    """Leave out names of the same form, and groups that are too large."""
+    names = {form: name for name, form in reversed(forms.items())}
+    return {name: form for form, name in names.items() if INPUTS % (form.group_size or 1) == 0}
+
+
 TOKEN8, TOKENF = (QuantSpec(kind, "token", dynamic=True) for kind in ("int8", FP8))
 FORMS = {
     "int8, x too": Storage(QuantSpec("int8", "channel"), TOKEN8),
@@ -34,10 +44,10 @@ FORMS = {
     ),
     "int4 of 128": Storage(QuantSpec("int4", "group", 128)),
     "nvfp4": Storage(QuantSpec("fp4_e2m1", "group", 16)),
-    **{name: Storage(form) for form, name in {form: name for name, form in GGUF.items()}.items()},
+    **{name: Storage(form) for name, form in first_of_each(GGUF).items()},
 }
 #: In float32 with x as it is nothing is left to luck, so a few tokens do.
-QUICK = ("fp8", "Q4_K", "MXFP4")
+QUICK = ("fp8", "Q4_1", "MXFP4")
 CASES = [("float32", name, 2) for name in QUICK]
 CASES += [pytest.param("bfloat16", name, 16, marks=pytest.mark.slow) for name in FORMS]
 LARGEST = {"int4": 7, "int8": 127, FP8: 448, "fp4_e2m1": 12}
@@ -69,7 +79,7 @@ def rounded(weight: Tensor, form: QuantSpec) -> tuple[Tensor, Tensor, Tensor]:
     height, width = form.block_shape or (1, form.group_size or columns)
     cut = weight.view(rows // height, height, columns // width, width)
     low, high = cut.amin((1, 3), keepdim=True), cut.amax((1, 3), keepdim=True)
-    top = LARGEST[form.format]
+    top = LARGEST[form.format] if form.bits is None else 2 ** (form.bits - 1) - 1
     scale, zero = torch.maximum(high, -low) / top, torch.zeros_like(low)
     if not form.symmetric:
         scale = (high - low) / (2 * top + 1)
