@@ -37,7 +37,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"num_heads": 7},
     {"num_heads": 16},
     {"head_dim": 64},
-    {"head_dim": 512, "rope_dim": 64},
+    {"head_dim": 512, "rope_dim": 64, "scale": 512**-0.5},
     {"rope_dim": 32},
     {"window": 1},
     {"window": 16},
