@@ -30,7 +30,7 @@ from hotshoe_models.heads import check_sizes
 from hotshoe_models.mixers import AttentionMixer, Mixer
 from hotshoe_models.per_layer import linear, norm
 from hotshoe_models.spec import DecoderSpec
-from hotshoe_models.values import FULL, SLIDING, count, flag, refuse, with_defaults
+from hotshoe_models.values import FULL, SLIDING, count, flag, refuse, refuse_stages, with_defaults
 
 #: Under which the layers of an assistant know those that they read.
 PLACES = {FULL: -1, SLIDING: -2}
@@ -143,11 +143,7 @@ def build(
     """
     if not isinstance(model, Gemma4Decoder):
         raise ConfigError(f"an assistant of Gemma 4 makes no drafts for {target.architecture}")
-    if ctx.stage.size > 1:
-        raise ConfigError(
-            "an assistant reads caches of several layers, so that no stages can divide them; use a "
-            "--pipeline-parallel-size of 1"
-        )
+    refuse_stages(ctx, "an assistant reads caches of several layers")
     unified = config.architecture.startswith("Gemma4Unified")
     defaults = UNIFIED_DEFAULTS if unified else DEFAULTS
     config = with_defaults(config, {**defaults, **GROUPS, "use_ordered_embeddings": False})

@@ -14,7 +14,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, ForwardBatch, MoE, Place, Rotary, Rotation
 from hotshoe.slots import HyperConnectionOp, HyperConnectionSpec, renewed
 from hotshoe_models.decoder import DenseDecoder
@@ -23,6 +22,7 @@ from hotshoe_models.mlps import build_mlp
 from hotshoe_models.per_layer import norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.values import refuse_stages
 
 #: Of the names of the last mixing's weights.
 HEAD = "model.hc_head.hc_"
@@ -44,11 +44,7 @@ class HyperDecoder(DenseDecoder):
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         assert spec.hyper is not None and spec.vocab_size <= BASE**DIGITS
-        if ctx.stage.size > 1:
-            raise ConfigError(
-                "layers of this model hand on several residual streams, so that no stages can "
-                "divide them; use a --pipeline-parallel-size of 1"
-            )
+        refuse_stages(ctx, "layers of this model hand on several residual streams")
         super().__init__(spec, ctx)
         self.count, self._keeps = spec.hyper.count, False
         hashed = (layer.mixture is not None and layer.mixture.table_size for layer in spec.layers)

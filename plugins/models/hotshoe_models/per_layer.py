@@ -14,7 +14,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import (
     BuildContext,
     Embedding,
@@ -33,6 +32,7 @@ from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.stream_specs import PerLayerSpec
+from hotshoe_models.values import refuse_stages
 
 #: Maps (state, this layer's input [n, size] or None, the step, tokens to keep) to the next state.
 Layer: TypeAlias = "Callable[[Tensor, Tensor | None, ForwardBatch, Tensor | None], Tensor]"
@@ -50,10 +50,11 @@ class PerLayerDecoder(DenseDecoder):
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         shared = any(layer.shares is not None for layer in spec.layers)
-        if ctx.stage.size > 1 and (shared or spec.per_layer is not None):
-            raise ConfigError(
+        if shared or spec.per_layer is not None:
+            refuse_stages(
+                ctx,
                 "layers of this model take inputs that are made of token ids, or share keys and "
-                "values, so that no stages can divide them; use a --pipeline-parallel-size of 1"
+                "values",
             )
         super().__init__(spec, ctx)
         self._inputs = None if spec.per_layer is None else _Inputs(spec, spec.per_layer, ctx)

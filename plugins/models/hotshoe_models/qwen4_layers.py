@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import (
     BuildContext,
     CompressorNames,
@@ -45,6 +44,7 @@ from hotshoe_models.ngrams import NGramEmbedding, NGramSpec
 from hotshoe_models.per_layer import Vector
 from hotshoe_models.projections import attention_spec, o_matrix, qk_norm_of, qkv_matrix
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.values import refuse_stages
 
 #: Least size of a gate whose root is taken.
 LEAST = 1e-6
@@ -81,11 +81,7 @@ class Qwen4Decoder(DenseDecoder):
     """
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, parts: Qwen4Parts) -> None:
-        if ctx.stage.size > 1:
-            raise ConfigError(
-                "layers of this model hand on several residual streams, so that no stages can "
-                "divide them; use a --pipeline-parallel-size of 1"
-            )
+        refuse_stages(ctx, "layers of this model hand on several residual streams")
         self._parts = parts
         super().__init__(spec, ctx)
         self._leave = GatedStreams(spec, ctx, "model.hyper_connection_mixer.", parts, ends=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext, Rotation, Temperature
 from hotshoe.models import ModelConfig
 from hotshoe_models.spec import DecoderSpec, LayerSpec
@@ -41,6 +41,21 @@ def refuse(config: ModelConfig, name: str, why: str) -> CheckpointError:
     return CheckpointError(
         f"config.json: {name} is {config.values.get(name)!r}, but {config.architecture} {why}"
     )
+
+
+def refuse_stages(ctx: BuildContext, why: str) -> None:
+    """Refuse stages where layers need more than one hidden state of the layers before them.
+
+    Args:
+        why: A sentence about the layers, without its end.
+
+    Raises:
+        ConfigError: Stages are to divide the layers.
+    """
+    if ctx.stage.size > 1:
+        raise ConfigError(
+            f"{why}, so that no stages can divide them; use a --pipeline-parallel-size of 1"
+        )
 
 
 def flag(config: ModelConfig, name: str) -> bool:

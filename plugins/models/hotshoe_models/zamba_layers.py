@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import (
     Attention,
     BuildContext,
@@ -31,6 +30,7 @@ from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixers import Mixer, StateMixer
 from hotshoe_models.norms import plain_norm
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.values import refuse_stages
 
 WHAT = "attention heads"
 BETWEEN = "channels between MLP matrices"
@@ -68,11 +68,7 @@ class ZambaDecoder(DenseDecoder):
     """
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, sharing: Sharing) -> None:
-        if ctx.stage.size > 1:
-            raise ConfigError(
-                "layers of this model share weights, and take the embeddings, so that no stages "
-                "can divide them; use a --pipeline-parallel-size of 1"
-            )
+        refuse_stages(ctx, "layers of this model share weights, and take the embeddings")
         self._sharing = sharing
         super().__init__(spec, ctx)
         self._norm = plain_norm(spec, ctx, spec.names.final_norm)

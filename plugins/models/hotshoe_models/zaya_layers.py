@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, ForwardBatch, Mixture, RMSNorm, Rotary, Rotation, Scores
 from hotshoe_models.convolved import ConvolvedMixer
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.idle_experts import IdleExperts
 from hotshoe_models.per_layer import Vector, norm
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.values import refuse_stages
 
 #: What a tensor is shifted by, and what then scales it.
 PARTS = ("bias", "scale")
@@ -48,11 +48,7 @@ class ZayaDecoder(DenseDecoder):
     """
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, parts: ZayaParts) -> None:
-        if ctx.stage.size > 1:
-            raise ConfigError(
-                "layers of this model hand on states of their routers, so that no stages can "
-                "divide them; use a --pipeline-parallel-size of 1"
-            )
+        refuse_stages(ctx, "layers of this model hand on states of their routers")
         self._parts = parts
         super().__init__(spec, ctx)
         self._shift, self._factor = (
