@@ -1,4 +1,4 @@
-"""The host that this process runs on: memory, limits, and what Python does beside the work."""
+"""The host that this process runs on: memory, limits, and looks of Python for garbage."""
 
 from __future__ import annotations
 

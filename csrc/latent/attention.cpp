@@ -258,7 +258,7 @@ class Task {
   float *q_, *sums_, *scores_, *rows_, *largest_, *total_;
 };
 
-// Units of whole passes over what is seen.
+// Units of whole passes over the rows that are seen.
 std::vector<Unit> passes(const Attending& job) {
   std::vector<Unit> found;
   const int64_t heads = std::min(kColumns, job.heads);

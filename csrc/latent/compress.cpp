@@ -46,7 +46,7 @@ struct Entry {
   int64_t request, last;  // token of its group
 };
 
-// Of one token of an entry's: what is weighted, and by what.
+// Of one token of an entry's: the values, and the gates that weigh them.
 template <class T>
 struct Part {
   const T *values, *gates;

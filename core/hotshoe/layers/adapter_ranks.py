@@ -65,7 +65,7 @@ class Ranks:
     def of(self, names: Sequence[str]) -> Tensor:
         """Return the ranks [num_places, len(names)] int32 of one product's matrices, on the host.
 
-        Its memory stays, and shows what is in each place.
+        Its memory stays, and shows the adapter in each place.
         """
         first = self._columns[names[0]]
         return self._all[:, first : first + len(names)]

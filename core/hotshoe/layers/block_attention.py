@@ -225,7 +225,7 @@ class GroupAttention:
 
         Args:
             qkv: [num_tokens, all channels of q, k and v], this rank's; overwritten.
-            asked: What the indexer chooses by; its compressor has the step's rows.
+            asked: Queries of the indexer; its compressor has the step's rows.
             batch: The step.
 
         Returns:
@@ -238,7 +238,7 @@ class GroupAttention:
         return self._attend(q, asked, batch.views)
 
     def _read(self, packed: Tensor, views: Sequence[CacheView]) -> Tensor:
-        """Attend with what was handed over between two pieces of a recorded step."""
+        """Attend with the tensors that two pieces of a recorded step hand over."""
         heads = (self.spec.num_heads, self.spec.head_dim)
         return self._attend(*unpack(packed, heads, self._indexer.spec), views)
 
@@ -274,9 +274,8 @@ class GroupAttention:
 def _fill(step: _ChosenStep, chosen: Tensor, index: BlockIndexerSpec | CompressSpec) -> None:
     """Write into a step's table the blocks of the cache that hold the chosen ones, in order.
 
-    The last one is that which the query completes or has begun, which is why the others are
-    whole. What comes behind the query
-    is not read, and names its own block.
+    The query completes or has begun the last one, so the others are whole. Places behind the query
+    name its own block, and are not read.
 
     Args:
         step: The step.

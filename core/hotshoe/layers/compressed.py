@@ -48,7 +48,7 @@ class CompressorNames:
     Attributes:
         bias: Of gates; None for 0.
         norm: None where it has no norm.
-        read_norm: What makes the norm's weight of the tensor.
+        read_norm: Makes the norm's weight of the tensor.
     """
 
     bias: str | None

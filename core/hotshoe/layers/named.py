@@ -15,7 +15,7 @@ from hotshoe.layers.formats import Shape, Share, Storage, TensorSpec, WeightForm
 from hotshoe.layers.weights import WeightTable
 from hotshoe.layers.wrapped import WrappedFormat
 
-#: What a matrix has that is not quantized.
+#: Parts of a matrix that is not quantized.
 PLAIN_PARTS = frozenset(("weight", "bias"))
 
 
@@ -40,7 +40,7 @@ class NamedFormat(WrappedFormat):
             self.unpack = self._by_name(inner.unpack)
 
     def follow(self, table: WeightTable) -> None:
-        """Hear who knows which names layers have for those of files."""
+        """Take the table that has the names of layers beside those of files."""
         self._table, self._known, self._asked = table, (0, {}), {}
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
@@ -70,7 +70,7 @@ class NamedFormat(WrappedFormat):
         return lambda layer: unpack(self._asked.get(layer, layer))
 
     def _name_in_files(self, layer: str) -> str:
-        """Return what files call a matrix; its own name where they have no other."""
+        """Return the name of a matrix in files; its own where they have no other."""
         if self._table is None or layer in self._parts:
             return layer
         count = self._table.num_renames

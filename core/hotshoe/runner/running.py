@@ -41,7 +41,7 @@ class RunningStep:
         made: Those that a head has made behind it, whose tensor comes last.
         experts: News of their balance, if there is any.
         remark: Said of rows that failed, as nothing of theirs is finite.
-        guard: Makes what fails while it waits an error that names who is to blame.
+        guard: Makes an error while it waits name the plugin that failed.
     """
 
     step_id: int

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 _ALIGNED = 4
 #: Fields of `RowLists` that change logits.
 _CHANGING = ("bias_ids", "allowed_ids", "ending_ids", "bad_words", "extra_args")
-#: What of a request's parameters its `RowLists` are made of.
+#: The parameters of a request that its `RowLists` are made of.
 _ENTRIES = attrgetter(
     *("logit_bias", "allowed_token_ids", "min_tokens", "logprob_token_ids"),
     *("bad_words_token_ids", "extra_args"),

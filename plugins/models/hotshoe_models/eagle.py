@@ -7,7 +7,7 @@ its own, over the most frequent tokens alone.
 
 Sources: Li et al. 2024, arXiv:2401.15077, and 2025, arXiv:2503.01840, with the layout of the
 checkpoints published beside them; for EAGLE-3 that of SpecForge's and of speculators' files, too,
-with the norms of EAGLE 3.1. What config.json may say is read in `eagle_forms`.
+with the norms of EAGLE 3.1. `eagle_forms` reads config.json.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class EagleHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Form:
-    """What EAGLE-3 heads differ in.
+    """The form of an EAGLE-3 head.
 
     Attributes:
         num_states: States of the model that the head takes for each token.
@@ -88,7 +88,7 @@ class Eagle3Form:
         normed_residual: The residual of its layer begins with the normed state.
         normed_join: One norm takes all states side by side, before they are joined.
         normed_states: Each state has a norm, before they are joined.
-        passes_normed: The next draft reads what logits are made of.
+        passes_normed: The next draft reads the state that logits are made of.
     """
 
     num_states: int
@@ -106,7 +106,7 @@ class Eagle3Head:
         spec: A decoder of one layer.
         ctx: With the head's weight table.
         model: Gives its embedding where the head has none.
-        form: What the head differs in.
+        form: Of the head.
     """
 
     def __init__(

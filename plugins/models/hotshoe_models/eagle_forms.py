@@ -1,8 +1,8 @@
-"""What config.json of an EAGLE-3 head says, as different projects write it.
+"""Keys of an EAGLE-3 head's config.json, as different projects write them.
 
 SpecForge and ModelOpt write the layer's values at the top, with some in `eagle_config`. Speculators
-writes the layer's as `transformer_layer_config`. What no head of one layer of Llama's or Qwen 3's
-does is refused by name. Called by `eagle`.
+writes the layer's as `transformer_layer_config`. A key that asks for more than one layer of Llama's
+or Qwen 3's is refused by name. Called by `eagle`.
 
 Sources: the configuration classes of speculators, SpecForge's configs and its draft of Llama,
 ModelOpt's export, and the models of vLLM and SGLang that read them.
@@ -29,7 +29,7 @@ CLASSES: dict[str, str | None] = {
     "LlamaForCausalLMEagle3": "llama",
 }
 FAMILIES = ("llama", "qwen3")
-#: Keys in `eagle_config` or at the top, the values that are served, and what these mean.
+#: Keys in `eagle_config` or at the top, the values that are served, and their meaning.
 FIXED: dict[str, tuple[tuple[object, ...], str]] = {
     "use_aux_hidden_state": ((True,), "takes states of several layers"),
     "use_input_layernorm_in_first_layer": ((True,), "norms embeddings"),

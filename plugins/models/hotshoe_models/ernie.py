@@ -83,7 +83,7 @@ FURTHER = FurtherNames(
 NAMES = WeightNames(unused=(*WeightNames().unused, r"^model\.mtp_", r"^mtp"))
 EXPERTS = MoeNames(correction="mlp.moe_statics.e_score_correction_bias")
 IMAGES = "experts of images: requests with images are refused"
-#: What published files hold of both kinds of experts, and have in other orders.
+#: Tensors of published files that hold both kinds of experts, or have another order.
 GATE, BOTH = re.compile(r".*\.mlp\.gate\.weight"), re.compile(r".*\.e_score_correction_bias")
 
 

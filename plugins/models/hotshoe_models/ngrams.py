@@ -1,7 +1,7 @@
 """Embeddings of n-grams: a token and those before it choose rows of a large table by hashes.
 
 Tokens before come from a cache of states: the digits of their ids go through slot `short_conv`,
-whose taps pick the token so many places before. A text's end hides what lies before it.
+whose taps pick the token so many places before. A text's end hides the tokens before it.
 
 Numbers are those of Qwen4-Exp: a multiplier of each place by splitmix64 (Steele et al. 2014,
 "Fast splittable pseudorandom number generators"), and as many rows for each head as a prime says.
@@ -69,7 +69,7 @@ class NGramSpec:
 
 
 def _mixed(value: int) -> int:
-    """Return what splitmix64 puts out in a state."""
+    """Return the output of splitmix64 in a state."""
     value = (value + STEP) & WORD
     value = ((value ^ (value >> 30)) * FIRST) & WORD
     value = ((value ^ (value >> 27)) * SECOND) & WORD

@@ -72,7 +72,7 @@ DEFAULTS: dict[str, Any] = {
     "indexer_compress_ratio": None,
     "split_ngram_parts": 512,
 }
-#: What config.json determines, and a part of a table.
+#: Numbers that config.json determines, and the name of a part of a table.
 MADE = (r"\.ple_embedding\.(layer_multipliers|ngram_heads_vocab_sizes|ngram_heads_offsets)$",)
 #: Of a table for one token: each has a prime of its own, which takes time to find.
 MOST_ROWS = 256
@@ -104,7 +104,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> Qwen4Decoder:
 
 
 def _parts(config: ModelConfig, layers: tuple[LayerSpec, ...]) -> Qwen4Parts:
-    """Describe what a `DecoderSpec` does not say."""
+    """Describe the parts that a `DecoderSpec` lacks."""
     budget, group = config.size("indexer_budget"), config.size("indexer_compress_ratio")
     if budget % group:
         raise refuse(config, "indexer_budget", f"chooses groups of {group} tokens")

@@ -52,7 +52,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qwen4Parts:
-    """What a `DecoderSpec` does not say.
+    """The parts that a `DecoderSpec` lacks.
 
     Attributes:
         count, rank: Residual streams, and channels between the two matrices that mix them.
@@ -74,7 +74,7 @@ class Qwen4Parts:
 
 
 class Qwen4Decoder(DenseDecoder):
-    """See `DenseDecoder`. What passes from layer to layer are streams [n, count * hidden_size].
+    """See `DenseDecoder`. Layers hand on streams [n, count * hidden_size].
 
     Raises:
         ConfigError: Stages are to divide the layers.
@@ -165,7 +165,7 @@ class StreamNorm:
 
 
 class GatedStreams:
-    """What a block takes of the streams: their mean, normed, by a gate of each channel.
+    """The input of a block: the mean of the normed streams, by a gate of each channel.
 
     Args:
         ends: No block follows, so that nothing joins the streams.
@@ -183,7 +183,7 @@ class GatedStreams:
         size = self._count * self._size
 
         def linear(name: str, rows: int, columns: int) -> Linear:
-            # Only a checkpoint's own form: what they make is a factor on all that follows.
+            # Only a checkpoint's own form: their results are factors of all that follows.
             stored = not ctx.format.online
             return Linear(ctx, Matrix(ctx, [(prefix + name, rows)], columns, quantize=stored))
 
@@ -193,8 +193,8 @@ class GatedStreams:
         self._join = None if ends else linear("block_inject_weight", parts.count, size)
 
     def __call__(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the block takes [n, size], and the gates [n, count] by which what it puts out
-        joins the streams [n, count * size]."""
+        """Return the block's input [n, size], and the gates [n, count] by which its output joins
+        the streams [n, count * size]."""
         normed = self._norm(streams)
         mixed = torch.sigmoid(self._up(functional.silu(self._down(normed) / self._count)))
         taken = (mixed * normed).view(-1, self._count, self._size).mean(1)
@@ -204,8 +204,8 @@ class GatedStreams:
 
 
 class NGramInput:
-    """What the embedding of n-grams adds to the streams: a value, by a gate of each stream, and a
-    convolution over what the tokens before have had."""
+    """The embedding of n-grams as a part of the streams: a value, by a gate of each stream, and a
+    convolution over the values of the tokens before."""
 
     def __init__(
         self,

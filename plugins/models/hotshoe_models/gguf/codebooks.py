@@ -20,7 +20,7 @@ class Codebook(NamedTuple):
     """A list of points.
 
     Attributes:
-        values: What digits stand for.
+        values: Those of digits.
         digits: How many digits a point has.
         points: The bits, lowest first; compressed, in base 85.
     """

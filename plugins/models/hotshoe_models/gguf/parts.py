@@ -1,4 +1,4 @@
-"""What blocks of GGUF tensors are made of, and how small numbers are taken out of bytes."""
+"""The parts of blocks of GGUF tensors, and small numbers taken out of bytes."""
 
 from __future__ import annotations
 

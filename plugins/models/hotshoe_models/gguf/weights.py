@@ -30,7 +30,7 @@ class Place(NamedTuple):
     Attributes:
         expert: Its number; None for the whole tensor.
         half: Which half of the expert's rows; None for all.
-        factor: What the numbers are to be multiplied by.
+        factor: By which the numbers are multiplied.
     """
 
     header: Header
@@ -129,7 +129,7 @@ def _listed(header: Header, family: Family) -> dict[str, float]:
 
 
 def _factors_of(headers: Sequence[Header], family: Family) -> dict[str, list[float]]:
-    """Return what matrices are to be multiplied by, one number or one for each expert.
+    """Return the factors of matrices, one number or one for each expert.
 
     Raises:
         CheckpointError: It is something else.
