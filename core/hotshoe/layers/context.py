@@ -44,7 +44,10 @@ class BetweenPieces(Protocol):
     """Attends between two pieces of a recorded step, for the step that runs then."""
 
     def __call__(self, q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
-        """Return [len(q), width] as `attend` fills it; the width is that of q if it is None."""
+        """Return [len(q), width] as `attend` fills it; the width is that of q if it is None.
+
+        The next call may overwrite the result, and any call may overwrite the q of another.
+        """
         ...
 
 

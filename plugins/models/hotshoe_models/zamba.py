@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hotshoe.layers import (
@@ -107,8 +106,11 @@ class HeadsMixer:
         # Columns are x and z of each channel in turn.
         projected = self._in(hidden).view(-1, self._heads, self._size, 2)
         heads = projected.permute(1, 0, 3, 2).reshape(self._heads, -1, 2 * self._size)
-        parts = [scan(own, batch) for scan, own in zip(self._scans, heads, strict=True)]
-        out = torch.cat(parts, 1)
+        out = projected.new_empty((len(projected), self._heads, self._size))
+        for i, (scan, own) in enumerate(zip(self._scans, heads, strict=True)):
+            # Written at once: the next call may leave its result where this one's is.
+            out[:, i] = scan(own, batch)
+        out = out.flatten(1)
         return self._out(out if keep is None else out[keep])
 
 

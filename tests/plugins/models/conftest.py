@@ -11,6 +11,8 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import call
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from hotshoe.layers import BuildContext, ForwardBatch, assign_views
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.platform import DeviceFacts
+from hotshoe.runner.graphs import Pieces
 from hotshoe.slots import SLOTS, CacheView, Selector, StepShape
 from hotshoe.slots.base import resolve_lazy
 from hotshoe.types import CacheGroup, CacheLayout
@@ -3199,6 +3202,9 @@ RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe", "Cosmos3Edge"}
+RECENT |= {"LaraMini", "SarvamMoE", "SarvamMLA", "HyperCLOVAXVisionV2", "MiniCPMV4_7", "Lfm3Vl"}
+#: One prefix too many is in the names that earlier releases write.
+RECENT |= {"qwen2-hearing"}
 OLDEST = "5.24"
 
 
@@ -3259,6 +3265,8 @@ class Stepper:
         self._plans = assign_views(self.ctx.cache_layers, CacheLayout(tuple(groups), ()))
         self._blocks: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
+        #: Layers leave their results where the one before did, as in a step recorded in pieces.
+        self._pieces = Pieces(None, BLOCKS * block_size)
 
     def step(self, scheduled: dict[int, Sequence[int]]) -> dict[int, Tensor]:
         """Feed each sequence its next tokens; return the logits of every one of them."""
@@ -3291,7 +3299,9 @@ class Stepper:
             view = CacheView(self._block_table(list(scheduled)), _ints(slots))
             view.prepared = plan.prepare(shape, view)
             views.append(view)
-        self.batch = batch = ForwardBatch(_ints(positions), shape, views)
+        self._pieces.shape, self._pieces.views = shape, views
+        between = partial(self._pieces._attention, call) if longest > 1 else None
+        self.batch = batch = ForwardBatch(_ints(positions), shape, views, between=between)
         return self.model.forward(self.model.embed(_ints(ids)) if hidden is None else hidden, batch)
 
     def _block_table(self, sequences: list[int]) -> Tensor:
