@@ -43,6 +43,9 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         missing: bool(missing),
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"weights {spec.weight} do not have four bits": groups.BITS[spec.weight.format] != 4,
+        f"groups of {groups.STRIP} are those of 4-bit floats alone": spec.weight.group_size
+        == groups.STRIP
+        and not groups.scaled_by_bytes(spec.weight),
     }
     return accept_unless(refusals, SCORE + 1, "the copy engine brings weights of few rows")
 

@@ -270,13 +270,14 @@ SMALL_CACHES = {
 ENDS = (("128", 1), ("512", 1))
 LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 
-#: Packed numbers, by name: of GPTQ and compressed-tensors, AWQ, eight bits, a row, NVFP4.
+#: Packed numbers, by name: of GPTQ and compressed-tensors, AWQ, eight bits, a row, NVFP4, Q6_K.
 PACKED = {
     "int4 groups": QuantSpec("int4", "group", 128),
     "int4 groups zero points": QuantSpec("int4", "group", 128, symmetric=False),
     "int8 groups": QuantSpec("int8", "group", 128),
     "int4 rows": QuantSpec("int4", "channel"),
     "fp4 bytes": QuantSpec("fp4_e2m1", "group", 16),
+    "int8 strips": QuantSpec("int8", "group", 16, bits=6),
 }
 #: Experts' forms: of gpt-oss, NVFP4, compressed-tensors, AWQ, a row of eight bits, 8-bit floats.
 EXPERTS = {

@@ -25,7 +25,7 @@ LOADED = frozenset({"weight", "weight_scale", "weight_global_scale", "weight_zer
 #: What numbers times their scale of 8 bits are multiplied by; see `kernels.experts`.
 BYTE_FACTOR = 2.0**14
 #: Columns of a tile that has one scale a row, the widest first.
-SPANS = {4: (32,), 8: (64, 32, 16)}
+SPANS = {4: (32, 16), 8: (64, 32, 16)}
 
 
 def refusals(side: str, spec: LinearSpec) -> dict[str, bool]:
@@ -36,7 +36,7 @@ def refusals(side: str, spec: LinearSpec) -> dict[str, bool]:
     known = quant.format in FORMATS and not quant.packing
     return {
         f"{side} has weights {quant}, not {', '.join(FORMATS)} with a scale by tensor, channel, "
-        "block, or group of 32 columns or more, 16 of fp4_e2m1": not known or not _span(quant),
+        "block, or group of 16 columns or more": not known or not _span(quant),
         f"{side} quantizes x; experts are multiplied with x in their model's type": spec.activation
         is not None,
         f"{side} has columns in an order of their own": quant.permuted,

@@ -32,7 +32,7 @@ BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 4}
 DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
 #: Columns of the narrowest group, of which a span is one or two.
 NARROWEST = 32
-#: Columns of a group of 4-bit floats whose scale has eight bits; a span is four of them.
+#: Columns of a narrower group than that; a span is four of them.
 STRIP = 16
 #: The largest zero point that the lowest bits of a scale hold.
 MOST = 31
@@ -55,7 +55,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     chunk = chunk_of(bits or 16, size)
     by_group = weight.granularity == "group"
     whole = size % NARROWEST == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
-    whole = whole or scaled_by_bytes(weight)
+    whole = whole or size == STRIP
     refusals = {
         f"{what} are not int4 or int8 or 4-bit floats with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
@@ -65,7 +65,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         "zero points are not made of plain weights": weight.online and not weight.symmetric,
         "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
         f"groups of {size} do not divide {spec.in_features} inputs, or are neither a multiple of "
-        f"{chunk} columns, nor {NARROWEST}, nor {STRIP} of 4-bit floats": by_group
+        f"{chunk} columns, nor {NARROWEST}, nor {STRIP}": by_group
         and not (whole and spec.in_features % size == 0),
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
         not in DTYPES,

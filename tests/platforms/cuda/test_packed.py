@@ -226,6 +226,7 @@ def test_the_portable_kernels_take_what_it_cannot(
         ({"dtype": "float32"}, "element type float32"),
         ({"weight": QuantSpec("int8", "group", 128)}, "do not have four bits"),
         ({"weight": replace(GROUPED, group_size=96)}, "groups of 96"),
+        ({"weight": replace(GROUPED, group_size=16)}, "4-bit floats alone"),
     ],
 )
 def test_refusals(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str) -> None:

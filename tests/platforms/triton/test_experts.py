@@ -21,6 +21,7 @@ QUANTS = {
     "int4 by row": QuantSpec("int4", "channel"),
     "int8 by row": QuantSpec("int8", "channel", online=True),
     "int8 by small groups": QuantSpec("int8", "group", 16),
+    "int4 by small groups": QuantSpec("int4", "group", 16, symmetric=False),
     "fp8 by block": QuantSpec("fp8_e4m3", "block", block_shape=(64, 64)),
     "fp8 by tensor": QuantSpec("fp8_e4m3", "tensor"),
 }
@@ -151,7 +152,7 @@ def test_nan_in_quantized_numbers_and_x(facts: DeviceFacts, rng: torch.Generator
 @pytest.mark.parametrize(
     ("quant", "reason"),
     [
-        (QuantSpec("int4", "group", 16), "gate_up has weights"),
+        (QuantSpec("int4", "group", 8), "gate_up has weights"),
         (QuantSpec("int3", "channel"), "not as int3"),
         (QuantSpec("int4", "group", 32, permuted=True), "an order of their own"),
     ],

@@ -26,6 +26,8 @@ FORMS = {
     "int8": QuantSpec("int8", "group", 32),
     "int8 with zero points": QuantSpec("int8", "group", 32, symmetric=False),
     "int8 by channel": QuantSpec("int8", "channel"),
+    "int8 strips": QuantSpec("int8", "group", 16, bits=6),
+    "strips with zero points": QuantSpec("int4", "group", 16, symmetric=False),
     "order": replace(GROUPED, permuted=True),
     "floats": QuantSpec("fp4_e2m1", "group", 32),
     "floats by bytes": QuantSpec("fp4_e2m1", "group", 16),
@@ -56,7 +58,7 @@ def stored(
         "weight": [integers(n, spec.in_features).to(torch.int8) for n in sizes],
         "weight_scale": [randoms(n, columns) + 0.1 for n in sizes],
     }
-    if quant.group_size == groups.STRIP:
+    if groups.scaled_by_bytes(quant):
         # So small that sums of a few thousand products stay finite in float16.
         wholes = tensors["weight_global_scale"] = [(randoms(1) + 0.1) / 16 for _ in sizes]
         tensors["weight_scale"] = [

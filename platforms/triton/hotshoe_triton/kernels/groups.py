@@ -3,7 +3,8 @@
 A word of 16 bits holds integers of one row that lie SPAN columns apart: the lowest bits are column
 c of a chunk, the next ones column c + SPAN, and so on. So a tile of words reaches the matrix units'
 registers as it is, and becomes tiles of neighboring columns there, one for each place in a word.
-Groups narrower than a span divide it into strips.
+Groups narrower than a span divide it into strips, whose numbers are scaled before they are
+multiplied or, with scales of 8 bits, are multiplied strip by strip.
 
 Shape suffixes: N output features, K columns of a strip, M rows of x.
 """
@@ -70,9 +71,9 @@ def power_of(DTYPE):
 
 
 @triton.constexpr_function
-def strip_of(SPAN, GROUP):
-    """Return the neighboring columns that have one scale in a row."""
-    return min(SPAN, GROUP)
+def strip_of(SPAN, GROUP, ZEROS):
+    """Return the neighboring columns of a row that are multiplied at once."""
+    return min(SPAN, GROUP) if ZEROS == "bytes" else SPAN
 
 
 @triton.constexpr_function
@@ -161,6 +162,31 @@ def scale_and_zero(scale_ptrs_N, zero_ptrs_N, BITS: tl.constexpr, ZEROS: tl.cons
     return scale_N, zero_N
 
 
+@triton.constexpr_function
+def spread(shape, GROUP):
+    """Return the shape of strips of columns, of which `shape` has one number each."""
+    return [*shape, GROUP]
+
+
+@triton.jit
+def scaled(
+    word, at, scale_ptr, zero_ptr, columns, N, K, place: tl.constexpr, GROUP: tl.constexpr,
+    BITS: tl.constexpr, ZEROS: tl.constexpr,
+):  # fmt: skip
+    """Return number `place` of each word times its scale, as float32, where spans have strips.
+
+    Args:
+        word: [..., SPAN]. at: [..., 1], where the row's scales of the first group are.
+        columns: The first one of each strip, for dimensions as `at` has.
+    """
+    at = at + tl.minimum(columns, K - 1) // GROUP * N
+    scale, zero = scale_and_zero(scale_ptr + at, zero_ptr + at, BITS, ZEROS)
+    SPREAD: tl.constexpr = spread(scale.shape, GROUP)
+    scale = tl.broadcast_to(scale.expand_dims(-1), SPREAD).reshape(word.shape)
+    zero = tl.broadcast_to(zero.expand_dims(-1), SPREAD).reshape(word.shape)
+    return numbers(word, zero, place, BITS, ZEROS, False, tl.float32) * scale
+
+
 @triton.jit
 def ask_for_scales(
     scale_ptr, column, N, K, SPAN: tl.constexpr, PLACES: tl.constexpr, SHARE: tl.constexpr,
@@ -181,7 +207,7 @@ def plus_chunks(
 ):  # fmt: skip
     """Return sums of lanes with those of a chunk of each, strip by strip."""
     PLACES: tl.constexpr = 16 // BITS
-    STRIP: tl.constexpr = strip_of(SPAN, GROUP)
+    STRIP: tl.constexpr = strip_of(SPAN, GROUP, ZEROS)
     k_K = tl.arange(0, STRIP)
     # Behind the last chunk x is zero, whatever the words are.
     held_L = tl.minimum(chunk_L, chunks - 1)
@@ -195,14 +221,25 @@ def plus_chunks(
             zero_LN = tl.load(scale_ptr + at_LN)
         for place in tl.static_range(PLACES):
             column_L = chunk_L * (PLACES * SPAN) + place * SPAN + strip
-            if place * SPAN % GROUP == 0 and ZEROS != "bytes":
+            if place * SPAN % GROUP == 0 and GROUP >= SPAN:
                 at_LN = (tl.minimum(column_L, K - 1) // GROUP * N)[:, None] + row_N[None, :]
                 scale_LN, zero_LN = scale_and_zero(scale_ptr + at_LN, zero_ptr + at_LN, BITS, ZEROS)
             there_LK = column_L[:, None] + k_K[None, :] < K
             there_LKM = there_LK[:, :, None] & there_M[None, None, :]
             x_LKM = tl.load(x_ptrs_KM[None] + column_L[:, None, None], mask=there_LKM, other=0.0)
-            w_LNK = numbers(word_LNK, zero_LN[:, :, None], place, BITS, ZEROS, PAIRED, x_LKM.dtype)
-            if ZEROS == "bytes":
+            if GROUP < SPAN and ZEROS != "bytes":
+                columns_LNS = (
+                    column_L[:, None, None] + tl.arange(0, SPAN // GROUP)[None, None] * GROUP
+                )
+                w_LNK = scaled(
+                    word_LNK, row_N[None, :, None], scale_ptr, zero_ptr, columns_LNS, N, K, place,
+                    GROUP, BITS, ZEROS,
+                ).to(x_LKM.dtype)  # fmt: skip
+            else:
+                w_LNK = numbers(
+                    word_LNK, zero_LN[:, :, None], place, BITS, ZEROS, PAIRED, x_LKM.dtype
+                )
+            if GROUP < SPAN:
                 sum_LNM = tl.dot(w_LNK, x_LKM, sum_LNM, input_precision="ieee")
             else:
                 group_LNM = tl.dot(w_LNK, x_LKM, group_LNM, input_precision="ieee")
@@ -230,7 +267,7 @@ def by_lanes(
     SHARE: tl.constexpr = share_of(GROUP, ZEROS)
     tile, part, chunks = tl.program_id(0), tl.program_id(1), tl.cdiv(K, CHUNK)
     n_N, m_M = tile * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_M)
-    row_N, k_K = tl.minimum(n_N, N - 1), tl.arange(0, strip_of(SPAN, GROUP))
+    row_N, k_K = tl.minimum(n_N, N - 1), tl.arange(0, strip_of(SPAN, GROUP, ZEROS))
     x_ptrs_KM = x_ptr + m_M.to(tl.int64)[None, :] * x_stride + k_K[:, None]
     sum_LNM = tl.zeros([LANES, BLOCK_N, BLOCK_M], tl.float32)
     lane_L = part * LANES + tl.arange(0, LANES)
@@ -268,7 +305,7 @@ def plus_chunk(
 ):  # fmt: skip
     """Return sums with those of a chunk, strip by strip."""
     PLACES: tl.constexpr = 16 // BITS
-    STRIP: tl.constexpr = strip_of(SPAN, GROUP)
+    STRIP: tl.constexpr = strip_of(SPAN, GROUP, ZEROS)
     k_K = tl.arange(0, STRIP)
     for strip in tl.static_range(0, SPAN, STRIP):
         word_NK = tl.load(word_ptrs_NK + strip, eviction_policy="evict_first")
@@ -277,13 +314,20 @@ def plus_chunk(
             zero_N = tl.load(scale_ptr + (chunk * (SPAN // STRIP) + strip // STRIP) * N + row_N)
         for place in tl.static_range(PLACES):
             column = chunk * (PLACES * SPAN) + place * SPAN + strip
-            if place * SPAN % GROUP == 0 and ZEROS != "bytes":
+            if place * SPAN % GROUP == 0 and GROUP >= SPAN:
                 at_N = tl.minimum(column, K - 1) // GROUP * N + row_N
                 scale_N, zero_N = scale_and_zero(scale_ptr + at_N, zero_ptr + at_N, BITS, ZEROS)
             there_KM = (column + k_K < K)[:, None] & there_M[None, :]
             x_KM = tl.load(x_ptrs_KM + column, mask=there_KM, other=0.0)
-            w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS, PAIRED, x_KM.dtype)
-            if ZEROS == "bytes":
+            if GROUP < SPAN and ZEROS != "bytes":
+                columns_NS = column + tl.arange(0, SPAN // GROUP)[None, :] * GROUP
+                w_NK = scaled(
+                    word_NK, row_N[:, None], scale_ptr, zero_ptr, columns_NS, N, K, place, GROUP,
+                    BITS, ZEROS,
+                ).to(x_KM.dtype)  # fmt: skip
+            else:
+                w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS, PAIRED, x_KM.dtype)
+            if GROUP < SPAN:
                 sum_NM = tl.dot(w_NK, x_KM, sum_NM, input_precision="ieee")
             else:
                 group_NM = tl.dot(w_NK, x_KM, group_NM, input_precision="ieee")
@@ -316,7 +360,7 @@ def grouped(
     chunks = tl.cdiv(K, CHUNK)
     tile, part, steps = tl.program_id(0), tl.program_id(1), tl.cdiv(chunks, SPLIT_K)
     n_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    m_M, k_K = tl.arange(0, BLOCK_M), tl.arange(0, strip_of(SPAN, GROUP))
+    m_M, k_K = tl.arange(0, BLOCK_M), tl.arange(0, strip_of(SPAN, GROUP, ZEROS))
     first, row_N = part * steps, tl.minimum(n_N, N - 1)
     word_ptrs_NK = word_ptr + (first.to(tl.int64) * N + row_N)[:, None] * SPAN + k_K[None, :]
     x_ptrs_KM = x_ptr + m_M.to(tl.int64)[None, :] * x_stride + k_K[:, None]
@@ -348,7 +392,7 @@ def plain(
 ):  # fmt: skip
     """Write the weight [N, K] in the type of out. Grid: (N / BLOCK_N, chunks)."""
     PLACES: tl.constexpr = 16 // BITS
-    STRIP: tl.constexpr = strip_of(SPAN, GROUP)
+    STRIP: tl.constexpr = strip_of(SPAN, GROUP, ZEROS)
     n_N, k_K = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, STRIP)
     row_N, chunk = tl.minimum(n_N, N - 1), tl.program_id(1)
     word_ptrs_NK = word_ptr + (chunk.to(tl.int64) * N + row_N)[:, None] * SPAN + k_K[None, :]
@@ -361,12 +405,18 @@ def plain(
             zero_N = tl.load(scale_ptr + at * N + row_N)
         for place in tl.static_range(PLACES):
             column = chunk * (PLACES * SPAN) + place * SPAN + strip
-            if place * SPAN % GROUP == 0 and ZEROS != "bytes":
+            if place * SPAN % GROUP == 0 and GROUP >= SPAN:
                 at_N = tl.minimum(column, K - 1) // GROUP * N + row_N
                 scale_N, zero_N = scale_and_zero(scale_ptr + at_N, zero_ptr + at_N, BITS, ZEROS)
-            w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS, False, tl.float32)
+            if GROUP < SPAN and ZEROS != "bytes":
+                columns_NS = column + tl.arange(0, SPAN // GROUP)[None, :] * GROUP
+                w_NK = scaled(
+                    word_NK, row_N[:, None], scale_ptr, zero_ptr, columns_NS, N, K, place, GROUP,
+                    BITS, ZEROS,
+                )  # fmt: skip
+            else:
+                w_NK = numbers(word_NK, zero_N[:, None], place, BITS, ZEROS, False, tl.float32)
+                w_NK *= scale_N[:, None]
             out_ptrs_NK = out_ptr + n_N.to(tl.int64)[:, None] * K + (column + k_K)[None, :]
             there_NK = (n_N < N)[:, None] & (column + k_K < K)[None, :]
-            tl.store(
-                out_ptrs_NK, (w_NK * scale_N[:, None]).to(out_ptr.dtype.element_ty), mask=there_NK
-            )
+            tl.store(out_ptrs_NK, w_NK.to(out_ptr.dtype.element_ty), mask=there_NK)
