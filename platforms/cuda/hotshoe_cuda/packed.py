@@ -21,7 +21,11 @@ from hotshoe_triton.tuning import LinearConfig
 
 DTYPES = ("bfloat16", "float16")
 #: Rows of x in a tile, each with output features of the tile and warps.
-TILES = {8: (128, 8), 16: (64, 4), 32: (64, 4), 64: (64, 4)}
+TILES = {8: (128, 8), 16: (64, 4), 32: (64, 4), 64: (64, 4), 128: (64, 4)}
+#: The same where those are more than two for each multiprocessor: x is read less often.
+WIDE = {32: (128, 4), 128: (128, 8)}
+#: Columns of a chunk whose groups are wide, so that a program seldom scales its sums.
+LONG = 256
 #: Warps of a multiprocessor that registers suffice for.
 WARPS = 20
 #: Columns of x that kernel `one_row` holds at most, those of a step, and those of its groups.
@@ -52,17 +56,23 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 
 def stream(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
     """Choose without measuring: programs that are there at once, if partial sums stay small."""
+    k, units, long = spec.in_features, facts.compute_units, chunk >= LONG
     block_n, warps = TILES[rows]
-    tiles, k = -(-spec.out_features // block_n), spec.in_features
-    slot_bytes = (block_n // 4 + rows) * chunk * 2
-    for stages in (3, 2):
-        fit = arch_of(facts).shared_bytes // (stages * slot_bytes + KIB)
-        room = min(WARPS // warps, fit) * facts.compute_units
-        if tiles <= room:
-            break
-    split = 1
-    while 2 * split * tiles <= room and 4 * split * chunk <= k and 64 * split * rows <= k:
+    if -(-spec.out_features // block_n) > 2 * units and (long or rows > 32):
+        block_n, warps = WIDE.get(rows, (block_n, warps))
+    tiles, slot_bytes = -(-spec.out_features // block_n), (block_n // 4 + rows) * chunk * 2
+
+    def fit(stages: int) -> int:
+        """Return the programs that a multiprocessor holds with so long a ring."""
+        held = arch_of(facts).shared_bytes // (stages * slot_bytes + KIB)
+        return min(WARPS // warps, held)
+
+    stages = 3 if tiles <= fit(3) * units else 2
+    split, room = 1, fit(stages) * units
+    while 2 * split * tiles <= room and 4 * split * chunk <= k and 32 * split * rows <= k:
         split *= 2
+    if long and rows > 8 and fit(4) > 1 and split * tiles <= fit(4) * units:
+        stages = 4
     return LinearConfig("packed", block_n, chunk, split, warps, stages)
 
 
