@@ -29,10 +29,11 @@ def granted_memory() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def freeze() -> None:
+def freeze(look: bool = True) -> None:
     """Take all objects for staying: no look for cyclic garbage goes through them, so forks share
-    their memory. Garbage goes first."""
-    gc.collect()
+    their memory. Garbage goes first, if there may be some."""
+    if look:
+        gc.collect()
     gc.freeze()
     _frozen.set()
 

@@ -6,6 +6,7 @@ import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +21,7 @@ from hotshoe.cli.options import (
 from hotshoe.cli.parser import Parser
 from hotshoe.cli.session import phases
 from hotshoe.config import EngineConfig
+from hotshoe.engine.start.ahead import engine_ahead
 from hotshoe.errors import ConfigError
 from hotshoe.host import allow_open_files
 from hotshoe.lazy import resolve_lazy
@@ -45,6 +47,7 @@ class Serve:
 
     def __init__(self) -> None:
         self._parser: Parser | None = None
+        self._plugins = PluginManager()
         end_at_sigterm()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -53,7 +56,7 @@ class Serve:
             parser.rewrite = lambda words: rewrite(rewrite_models(words), _log.warning)
         add_engine_flags(parser)
         add_option_flags(parser, ServerConfig, SERVER_GROUPS)
-        for name, extension in find_extensions(PluginManager()).items():
+        for name, extension in find_extensions(self._plugins).items():
             if extension.options is not None:
                 first = fields(extension.options)[0].name
                 add_option_flags(parser, extension.options, {name: first})
@@ -67,22 +70,30 @@ class Serve:
     def _serve(self, args: Namespace) -> int:
         if args.config is not None and self._parser is not None:
             args.config = own_options(read_yaml(args.config), self._parser)
-        found = find_extensions(PluginManager())
+        found = find_extensions(self._plugins)
         optional = [extension.options for extension in found.values() if extension.options]
         classes = (EngineConfig, ServerConfig, *optional)
         given = given_options(args, classes)
         check_named(given)
         engine, config, *options = read_configs(args, classes)
+        with engine_ahead(engine) if config.engine_process else nullcontext():
+            return self._run(engine, config, options, "model" in given)
+
+    def _run(
+        self, engine: EngineConfig, config: ServerConfig, options: list[Any], named: bool
+    ) -> int:
         say = start_logs(config)
         allow_open_files()  # each connection holds one
-        plugins = PluginManager(disabled=engine.disable_plugins)
+        plugins = self._plugins
+        if engine.disable_plugins:
+            plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
         for record in plugins.records:
             if record.warning:
                 _log.warning("%s", record.warning)
         engine = with_turns(engine, config)
-        plans = make_plans(engine, config, "model" in given)
+        plans = make_plans(engine, config, named)
         for plan in plans:
             with one_of(plans, plan):
                 check_early(plan.config, plugins)

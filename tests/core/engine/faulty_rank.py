@@ -129,4 +129,4 @@ class Worker(NullWorker):
 
 
 if __name__ == "__main__":
-    os._exit(main(lambda join: (Worker(join), join.config["enforce_eager"])))
+    main(lambda join: (Worker(join), join.config["enforce_eager"]))

@@ -16,6 +16,7 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import DecisionInfo, EngineInfo
 from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.start.ahead import ranks_ahead
 from hotshoe.engine.start.places import find_model, find_tokenizer, read_tokenizer
 from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
@@ -57,6 +58,11 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     Raises:
         UserError: It cannot work; the message says why.
     """
+    with ranks_ahead(config):
+        return _boot(config, plugins)
+
+
+def _boot(config: EngineConfig, plugins: PluginManager | None) -> Booted:
     begin = time.perf_counter()
     setup = prepare(config, plugins)
     if why := chained(config, setup):

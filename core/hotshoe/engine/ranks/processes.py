@@ -8,20 +8,19 @@ from __future__ import annotations
 import selectors
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from hotshoe.engine.wire.children import LIMITS, RANKS, ChildProcess
+from hotshoe.engine.wire.children import LIMITS, RANK_COMMAND, RANKS, ChildProcess
 from hotshoe.errors import EngineError, lack_of
 from hotshoe.executor import Seat
 from hotshoe.executor.group import FirstMessage
 from hotshoe.foreign import ending
 
-COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.ranks.rank")
+COMMAND = RANK_COMMAND
 TIMES = RANKS
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.ranks.rank_messages import (
@@ -201,27 +202,27 @@ def check_plugins(wanted: list[tuple[str, str]], plugins: PluginManager) -> None
         )
 
 
-def end(directory: str) -> None:
+def end(directory: str) -> NoReturn:
     """End at once, whatever is under way, and remove what belongs to the ranks."""
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(1)
 
 
-def main(build: Build = build_worker) -> int:
+def main(build: Build = build_worker) -> NoReturn:
     """Take the channel from the command line, and its first message from the channel."""
     connection = channel_to_owner()
     message = connection.fetch()
     if message is None:  # the owner went before it said anything
-        return 1
+        os._exit(1)
     join = decode_join(message)
     with contextlib.suppress(OSError):  # other systems have no such file
         NAME_FILE.write_text(f"hotshoe-rank{join.seat.rank}")
     watch = when_orphaned(connection, partial(end, join.seat.directory))
     if not Rank(connection, join, build).run():
         watch.join()  # the owner lets go or has gone; then what belongs to the ranks is removed
-    return 0
+    # The worker has been closed; taking the interpreter apart would only take time.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    # The worker has been closed; taking the interpreter apart would only take time.
-    os._exit(main())
+    main()

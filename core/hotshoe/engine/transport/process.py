@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,7 @@ from hotshoe.engine.core.boot import load_tokenizer
 from hotshoe.engine.start.places import find_model, is_here
 from hotshoe.engine.transport.link import Listener
 from hotshoe.engine.transport.socket_link import SocketLink
-from hotshoe.engine.wire.children import ENGINE, LIMITS, ChildProcess
+from hotshoe.engine.wire.children import ENGINE, ENGINE_COMMAND, LIMITS, ChildProcess
 from hotshoe.engine.wire.messages import (
     Dead,
     FromEngine,
@@ -40,7 +39,7 @@ from hotshoe.text.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
 TIMES = ENGINE
-COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.transport.child")
+COMMAND = ENGINE_COMMAND
 
 
 class EngineProcess:

@@ -16,13 +16,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hotshoe.engine.wire.connection import Connection
-from hotshoe.engine.wire.spares import ForkedProcess, take_spare
+from hotshoe.engine.wire.spares import (
+    Process,
+    Spare,
+    drop_spares,
+    keep_spare,
+    module_of,
+    num_spares,
+    take_spare,
+)
 
 _STDERR = 2
+_PYTHON = (sys.executable, "-P", "-X", "faulthandler", "-m")
+#: Start an engine process, and a rank. They lie here, as processes start before much is imported.
+ENGINE_COMMAND = (*_PYTHON, "hotshoe.engine.transport.child")
+RANK_COMMAND = (*_PYTHON, "hotshoe.engine.ranks.rank")
 #: What may be the cause where the system lets no process start.
 LIMITS = "the system's limits on processes, open files or memory may be reached"
 #: What must never end or stop them: keys, the system's SIGHUP from above, and that they write to a
@@ -87,7 +100,7 @@ class ChildProcess:
     def __init__(
         self, command: Sequence[str], arguments: Sequence[str] = (), fds: Sequence[int] = ()
     ) -> None:
-        self.process: subprocess.Popen[bytes] | ForkedProcess
+        self.process: Process
         spare = None if fds else take_spare(command, arguments)
         if spare is None:
             self.process, ours = _start(command, arguments, fds)
@@ -135,6 +148,31 @@ class ChildProcess:
             if not self.wait(times.leave_s):
                 self.kill()
                 self.wait(times.killed_s)
+
+
+@contextmanager
+def started_ahead(
+    command: Sequence[str], imports: Sequence[str], number: int = 1
+) -> Iterator[None]:
+    """Start processes that import, while this one gets ready to have children.
+
+    The first `ChildProcess`es of this command without descriptors are these processes. Those that
+    are not wanted in the end are ended.
+
+    Args:
+        command: Of a child; it names a module with a function `main`.
+        imports: Modules that it will need beside its own. One that cannot be imported is left out.
+        number: How many children there will be.
+    """
+    module = module_of(command)
+    waiting = [*command[: command.index("-m")], "-m", "hotshoe.engine.wire.waiting"]
+    with suppress(OSError):  # who wants a child then starts one, and says why that fails
+        for _ in range(number - num_spares(module)):  # a keeper may have forked one
+            keep_spare(module, Spare(*_start(waiting, [module, *imports], ())))
+    try:
+        yield
+    finally:
+        drop_spares(module)
 
 
 def _start(

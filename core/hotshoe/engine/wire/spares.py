@@ -1,8 +1,9 @@
-"""Child processes that were forked ahead, while their owner had one thread and no device.
+"""Child processes that were made before they were wanted.
 
 A process that was forked from a keeper of imports has imported what its children need as well, but
-may not fork any more when it wants one. So it forks a spare at its start, which waits to hear what
-to be. A spare that nobody wants ends with its owner.
+may not fork any more when it wants one. So it forks a spare at its start, while it has one thread
+and no device. Without a keeper a spare is a new process (`children.started_ahead`), which imports
+meanwhile. A spare waits to hear what to be. One that nobody wants ends with its owner.
 """
 
 from __future__ import annotations
@@ -18,8 +19,21 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hotshoe.engine.wire.connection import HEADER
+
+
+class Process(Protocol):
+    """What owners use of a process: of `ForkedProcess`, or of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def send_signal(self, number: int, /) -> None: ...
 
 
 class ForkedProcess:
@@ -57,6 +71,10 @@ class ForkedProcess:
         """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """End it by force."""
+        self.send_signal(signal.SIGKILL)
+
     def send_signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""
         if self.poll() is None:
@@ -67,7 +85,7 @@ class ForkedProcess:
 class Spare:
     """A process that waits, and the channel to it."""
 
-    process: ForkedProcess
+    process: Process
     channel: socket.socket
 
 
@@ -88,8 +106,10 @@ class Role:
         return code
 
 
+#: For the end of a spare that nobody has wanted.
+KILLED_S = 4.0
 #: Those of this process, by the module that they wait for.
-_SPARES: dict[str, Spare] = {}
+_SPARES: dict[str, list[Spare]] = {}
 
 
 def fork_spare(module: str, blocked: Sequence[int]) -> Role | None:
@@ -108,7 +128,7 @@ def fork_spare(module: str, blocked: Sequence[int]) -> Role | None:
     if pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        _SPARES[module] = Spare(ForkedProcess(pid), ours)
+        keep_spare(module, Spare(ForkedProcess(pid), ours))
         return None
     ours.close()
     _SPARES.clear()
@@ -118,7 +138,7 @@ def fork_spare(module: str, blocked: Sequence[int]) -> Role | None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)  # what a command prints is its own
-    words = _hear(theirs)
+    words = hear(theirs)
     return Role(module, [str(theirs.detach()), *words])
 
 
@@ -130,10 +150,35 @@ def _forget_handlers() -> None:
             signal.signal(number, own)
 
 
+def keep_spare(module: str, spare: Spare) -> None:
+    """Hold a spare for a child that will run a module."""
+    _SPARES.setdefault(module, []).append(spare)
+
+
+def num_spares(module: str) -> int:
+    """Return how many wait to run a module."""
+    return len(_SPARES.get(module, ()))
+
+
+def drop_spares(module: str) -> None:
+    """End the spares of a module that nobody has wanted."""
+    spares = _SPARES.pop(module, [])
+    for spare in spares:
+        spare.channel.close()
+        spare.process.kill()
+    for spare in spares:
+        spare.process.wait(KILLED_S)
+
+
+def module_of(command: Sequence[str]) -> str:
+    """Return the module that a command of Python runs, "" if it names none."""
+    return command[command.index("-m") + 1] if "-m" in command else ""
+
+
 def take_spare(command: Sequence[str], arguments: Sequence[str]) -> Spare | None:
     """Let a spare run a command with arguments behind the channel's number; None: there is none."""
-    module = command[command.index("-m") + 1] if "-m" in command else ""
-    spare = _SPARES.pop(module, None)
+    waiting = _SPARES.get(module_of(command))
+    spare = waiting.pop(0) if waiting else None
     if spare is None or spare.process.poll() is not None:
         return None
     message = json.dumps(list(arguments)).encode()
@@ -141,7 +186,7 @@ def take_spare(command: Sequence[str], arguments: Sequence[str]) -> Spare | None
     return spare
 
 
-def _hear(channel: socket.socket) -> list[str]:
+def hear(channel: socket.socket) -> list[str]:
     """Wait for arguments; end this process where none come."""
 
     def exactly(count: int) -> bytes:
