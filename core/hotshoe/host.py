@@ -12,6 +12,7 @@ from threading import Event
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 _frozen = Event()
+_ending = Event()
 
 
 def physical_memory() -> int:
@@ -36,6 +37,18 @@ def freeze(look: bool = True) -> None:
         gc.collect()
     gc.freeze()
     _frozen.set()
+
+
+def end_with_command() -> None:
+    """Say that this process runs one command and ends with it."""
+    _ending.set()
+
+
+def leave_garbage() -> None:
+    """Let nothing look for cyclic garbage any more, if this process ends with its command, which is
+    over: the system takes all memory back."""
+    if _ending.is_set():
+        gc.freeze()
 
 
 def allow_open_files() -> None:

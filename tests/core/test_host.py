@@ -67,6 +67,12 @@ frozen = gc.get_freeze_count()
 with host.uncollected():
     pass
 assert gc.get_freeze_count() == frozen, "forks of a keeper share it"
+later = [[]]
+host.leave_garbage()
+assert gc.get_freeze_count() == frozen, "others use this process"
+host.end_with_command()
+host.leave_garbage()
+assert gc.get_freeze_count() > frozen
 """
 
 

@@ -40,7 +40,9 @@ def run_here(heeded: bool) -> int:
     _ready_streams()
     faulthandler.enable()  # a kernel that takes the process down shows where it was called
     from hotshoe.cli.main import main
+    from hotshoe.host import end_with_command
 
+    end_with_command()
     if heeded:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

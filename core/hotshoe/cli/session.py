@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import engine_config
-from hotshoe.slots.show import show_spec
+from hotshoe.host import leave_garbage
 
 if TYPE_CHECKING:
     from hotshoe.engine.api.llm import LLM
@@ -39,6 +39,7 @@ def open_llm(args: Namespace, quiet: bool = False, **overrides: Any) -> Iterator
             for line in describe(llm):
                 say(line)
         yield llm
+        leave_garbage()
 
 
 def say(line: str) -> None:
@@ -84,6 +85,8 @@ def phases(startup: Mapping[str, float]) -> str:
 def reference_lines(decisions: Iterable[Decision]) -> list[str]:
     """Name the specifications that no native candidate serves, one line for each slot, and the
     candidates that are defective."""
+    from hotshoe.slots.show import show_spec  # imports all slots, for commands that have no engine
+
     by_slot: dict[str, list[str]] = {}
     defects: dict[str, None] = {}
     for decision in decisions:
