@@ -94,14 +94,14 @@ def plan_cache(config: ResolvedConfig, info: WorkerInfo) -> tuple[int, ...]:
     kept = _kept_states(layout, config.max_model_len)
     request = cache_bytes(info, request_blocks(layout, config.max_model_len, step))
     if request > budget:
-        mib, longest = 2**20, _longest(layout, budget, config.max_model_len, step)
+        longest, one = _longest(layout, budget, config.max_model_len, step), config.max_model_len
+        has, needs = _in_mib(budget, request)
         lower = "lower --block-size or free memory"
         if longest > 1:
             lower = f"lower --max-model-len to {longest} or less"
         raise MemoryLimitError(
-            f"the KV cache may take {budget / mib:.2f} MiB ({note}), but one request of "
-            f"max_model_len {config.max_model_len} needs {request / mib:.2f} MiB; {lower}, "
-            "or raise --kv-cache-memory-bytes"
+            f"the KV cache may take {has} ({note}), but one request of max_model_len {one} needs "
+            f"{needs}; {lower}, or raise --kv-cache-memory-bytes to {request} or more"
         )
     rest = budget - cache_bytes(info, states) - cache_bytes(info, first)
     if rest < 0:
@@ -124,9 +124,10 @@ def check_asked(config: ResolvedConfig, facts: DeviceFacts) -> None:
     """
     asked = config.kv_cache_memory_bytes
     if asked is not None and asked > facts.memory_bytes:
+        wants, has = _in_mib(asked, facts.memory_bytes, 0)
         raise MemoryLimitError(
-            f"kv_cache_memory_bytes asks for {asked / 2**20:,.0f} MiB, but {facts.name} has "
-            f"{facts.memory_bytes / 2**20:,.0f} MiB in all; lower --kv-cache-memory-bytes"
+            f"kv_cache_memory_bytes asks for {wants}, but {facts.name} has {has} in all; "
+            "lower --kv-cache-memory-bytes"
         )
 
 
@@ -142,9 +143,10 @@ def check_free(facts: DeviceFacts, free_bytes: int | None, size_bytes: int) -> N
     """
     limit, kind = (facts.memory_bytes, "in all") if free_bytes is None else (free_bytes, "free")
     if size_bytes > limit:
+        wants, has = _in_mib(size_bytes, limit, 0)
         raise MemoryLimitError(
-            f"the KV cache would take {size_bytes / 2**20:.0f} MiB, but "
-            f"{facts.name} has {limit / 2**20:.0f} MiB {kind}; lower --kv-cache-memory-bytes"
+            f"the KV cache would take {wants}, but {facts.name} has {has} {kind}; "
+            "lower --kv-cache-memory-bytes"
         )
 
 
@@ -169,14 +171,22 @@ def _refuse_states(config: ResolvedConfig, info: WorkerInfo, budget: int, note: 
     )
     share = cache_bytes(info, _token_blocks(layout, config.max_model_len, step))
     fitting = (budget - none - share) // (one - none)
-    mib = 2**20
     remedy = f"lower --max-num-seqs to {fitting} or less, or " if fitting > 0 else ""
+    needs, has = _in_mib(every + share, budget)
     raise MemoryLimitError(
-        f"the states of {config.max_num_seqs} sequences take {every / mib:.2f} MiB, and one "
-        f"request of max_model_len {config.max_model_len} needs {share / mib:.2f} MiB beside them, "
-        f"but the cache may take {budget / mib:.2f} MiB ({note}); {remedy}raise "
-        "--kv-cache-memory-bytes"
+        f"the states of {config.max_num_seqs} sequences, and one request of max_model_len "
+        f"{config.max_model_len} beside them, need {needs}, but the cache may take {has} ({note}); "
+        f"{remedy}raise --kv-cache-memory-bytes to {every + share} or more"
     )
+
+
+def _in_mib(more: int, less: int, digits: int = 2) -> tuple[str, str]:
+    """Write two sizes in MiB, with as many digits as tell them apart."""
+    while True:
+        texts = f"{more / 2**20:,.{digits}f} MiB", f"{less / 2**20:,.{digits}f} MiB"
+        if texts[0] != texts[1] or more == less:
+            return texts
+        digits += 1
 
 
 def _longest(layout: CacheLayout, budget: int, max_model_len: int, step_tokens: int) -> int:

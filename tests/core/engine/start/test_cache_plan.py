@@ -148,6 +148,29 @@ def test_the_length_that_is_named_fits() -> None:
         assert (cache_bytes(info, request_blocks(info.caches, length, STEP)) <= 400) == fits
 
 
+@pytest.mark.parametrize("checkpoints", [None, "none", "align", "all"])
+def test_sizes_are_told_apart_and_the_size_that_is_named_is_the_least(checkpoints) -> None:
+    specs = [FULL] if checkpoints is None else [FULL, state(checkpoints)]
+    for budget in (1, named_in(specs, 1) - 1):
+        with pytest.raises(MemoryLimitError) as error:
+            plan(specs, budget)
+        assert len(set(re.findall(r"([\d.]+) MiB", str(error.value)))) == 2
+    budget = named_in(specs, 1)
+    if checkpoints is not None:  # that holds one request; then states of all rows are asked for
+        budget = named_in(specs, budget)
+    plan(specs, budget)
+    assert named_in(specs, budget - 1) == budget
+
+
+def named_in(specs, budget: int) -> int:
+    """Return the bytes that a refusal names."""
+    with pytest.raises(MemoryLimitError) as error:
+        plan(specs, budget)
+    found = re.search(r"--kv-cache-memory-bytes to (\d+) or more", str(error.value))
+    assert found is not None
+    return int(found[1])
+
+
 def test_a_block_that_the_budget_cannot_hold_names_its_flag() -> None:
     """No shorter length would help: a block is taken whole."""
     spec = replace(FULL, block_tokens=1024)
