@@ -18,6 +18,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
 from hotshoe.suggest import did_you_mean
 from hotshoe.types.cache import QUANTIZED
+from hotshoe.types.drafts import check_drafts
 from hotshoe.types.levels import DEFAULT_LEVEL, LEVELS, levels_text
 from hotshoe.types.mesh import Mesh
 from hotshoe.types.pooling import POOLING_KINDS
@@ -30,6 +31,8 @@ MAX_SPECULATIVE_TOKENS = 64
 ADAPTIVE_SPECULATIVE_TOKENS = 8
 #: The method whose drafts come with each step, from layers of the model's own checkpoint.
 MTP = "mtp"
+#: Of options with entries: the key of a value that is one word.
+LONE = {"speculative_config": "method"}
 
 
 def option(
@@ -297,7 +300,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
-        _check_speculative(self.speculative_config)
+        check_drafts(self.speculative_config, MAX_SPECULATIVE_TOKENS)
         _check_offload(self)
 
     @property
@@ -401,29 +404,6 @@ def check_options(config: Any) -> None:
         _check_bounds(f, getattr(config, f.name))
 
 
-def _check_speculative(options: Mapping[str, Any] | None) -> None:
-    """Check the options that every method of speculation has; a method checks its own."""
-    if not options:
-        return
-    method, number = options.get("method"), options.get("num_speculative_tokens")
-    if not isinstance(method, str):
-        raise ConfigError(
-            f"speculative_config.method must name a method, such as ngram, not {method!r}"
-        )
-    fits = isinstance(number, int) and not isinstance(number, bool)
-    if number is not None and not (fits and 1 <= number <= MAX_SPECULATIVE_TOKENS):
-        raise ConfigError(
-            "speculative_config.num_speculative_tokens must be a number from 1 to "
-            f"{MAX_SPECULATIVE_TOKENS}, not {number!r}"
-        )
-    if not isinstance(options.get("adaptive", True), bool):
-        raise ConfigError(
-            "speculative_config.adaptive must be true, for drafts where they pay, or false, for "
-            f"num_speculative_tokens at every step, not {options['adaptive']!r}"
-        )
-    tree_of(options)
-
-
 def _check_offload(config: EngineConfig) -> None:
     """Check what keeps weights in host memory."""
     if config.offload_weights is None:
@@ -444,6 +424,8 @@ def _check_offload(config: EngineConfig) -> None:
 def split_options(values: Mapping[str, Any], configs: Sequence[type[Any]]) -> list[dict[str, Any]]:
     """Sort names and values by the configuration class that knows the name.
 
+    A word for an option with entries is the one that `LONE` names.
+
     Raises:
         ConfigError: No class knows a name; close names are suggested.
     """
@@ -453,7 +435,8 @@ def split_options(values: Mapping[str, Any], configs: Sequence[type[Any]]) -> li
         name = name.replace("-", "_")
         if name not in owners:
             raise ConfigError(f"unknown option {name}{did_you_mean(name, owners)}")
-        parts[owners[name]][name] = value
+        lone = name in LONE and isinstance(value, str)
+        parts[owners[name]][name] = {LONE[name]: value} if lone else value
     return parts
 
 

@@ -32,7 +32,7 @@ from hotshoe.platform import Change
         ({"max_model_len": 1}, "max_model_len must be between 2 and"),
         ({"engine_stall_timeout_s": math.nan}, "must be at least 0.1, not nan"),
         ({"model": 7}, "model must be str, not 7"),
-        ({"speculative_config": "ngram"}, r"speculative_config must be dict\[str, Any\] or null"),
+        ({"speculative_config": 4}, r"speculative_config must be dict\[str, Any\] or null"),
         ({"speculative_config": {"num_speculative_tokens": 4}}, "speculative_config.method must"),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 0}},
@@ -64,6 +64,11 @@ def test_bad_values(values: dict, message: str) -> None:
 
 def test_dashes_and_underscores_are_one_name() -> None:
     assert EngineConfig.from_mapping({"max-num-seqs": 3}).max_num_seqs == 3
+
+
+def test_one_word_names_the_method_of_drafts() -> None:
+    config = EngineConfig.from_mapping({"speculative_config": "auto"})
+    assert config.speculative_config == {"method": "auto"}
 
 
 def test_speculation_tells_how_many_drafts_there_may_be() -> None:

@@ -336,6 +336,7 @@ def test_what_cannot_be_is_refused(pair: Callable[..., Pair]) -> None:
         ({"model": str(made.path / "nowhere")}, r"speculative_config\.model .*no model at"),
         ({"model": str(made.path / "model")}, "num_hidden_layers is 4"),
         ({"draft_tensor_parallel_size": 1}, "no option draft_tensor_parallel_size"),
+        ({"method": "eagle"}, "head of EAGLE-3; use method eagle3"),
         ({"revision": "main"}, "only a model that is fetched by name has revisions"),
     ):
         own = {"method": "eagle3", "model": str(made.path / "head"), **options}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe.cli.parser import EntryAction, ListAction, integer, json_or_text
-from hotshoe.config import EngineConfig, split_options
+from hotshoe.config import LONE, EngineConfig, split_options
 from hotshoe.errors import ConfigError
 from hotshoe.models.config import merged
 from hotshoe.models.generation import FIELDS
@@ -57,9 +57,6 @@ SAMPLING_HELP = {
 }
 #: What the commands use where SamplingParams has another default.
 SAMPLING_DEFAULTS: dict[str, Any] = {"max_tokens": 128}
-
-#: Of options with entries: the key of a value that is one word.
-LONE = {"speculative_config": "method"}
 
 #: Short forms of flags, by field.
 SHORT = {"optimization_level": "-O"}

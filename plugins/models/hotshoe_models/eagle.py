@@ -25,7 +25,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead
 from hotshoe.types.trees import NAME
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
-from hotshoe_models.eagle_forms import chosen_layers, layer_family, merged
+from hotshoe_models.eagle_forms import chosen_layers, is_eagle3, layer_family, merged
 from hotshoe_models.heads import Embedded, Joined, check_sizes, plain_decoder
 from hotshoe_models.llama import DEFAULTS, llama_spec
 from hotshoe_models.norms import plain_norm
@@ -243,6 +243,8 @@ def build_eagle(
 ) -> DenseDecoder:
     """Give a model an EAGLE head."""
     model = plain_decoder(model, target)
+    if is_eagle3(config):
+        raise ConfigError("this is a head of EAGLE-3; use method eagle3")
     if config.get("speculators_model_type") is not None:
         raise refuse(config, "speculators_model_type", "reads EAGLE heads as they were published")
     ctx.weights.rename(r"^layers\.0\.", LAYER)

@@ -38,8 +38,18 @@ FIXED: dict[str, tuple[tuple[object, ...], str]] = {
     "parallel_draft_step": ((0, 1), "makes one draft after the other"),
 }
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+#: Keys that only heads of EAGLE-3 have.
+OWN = ("draft_vocab_size", "eagle_config")
 #: Key of the layers whose states are taken.
 TAPPED = "eagle_aux_hidden_state_layer_ids"
+
+
+def is_eagle3(config: ModelConfig) -> bool:
+    """Return whether config.json says that the head is one of EAGLE-3."""
+    typed = config.get("speculators_model_type") == "eagle3"
+    return (
+        typed or "Eagle3" in config.architecture or any(config.get(key) is not None for key in OWN)
+    )
 
 
 def layer_family(config: ModelConfig) -> str:
