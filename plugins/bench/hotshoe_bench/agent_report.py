@@ -134,4 +134,4 @@ def write_svg(path: Path, results: Sequence[Mapping[str, float]], model: str) ->
     try:
         path.write_text(draw(points(results), model), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from None
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,14 @@ class Compare:
                 f"{args.before} and {args.after} have no number in common; give results of equal "
                 "loads, such as the same --concurrency"
             )
-        print(table(("", args.before.stem, args.after.stem, "ratio"), rows))
+        print(table(("", *labels([args.before, args.after]), "ratio"), rows))
         return 0
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Return names of results: those of their files, or whole paths where files share a name."""
+    stems = [path.stem for path in paths]
+    return stems if len(set(stems)) == len(paths) else [str(path) for path in paths]
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from hotshoe.cli.session import say
 from hotshoe.errors import ConfigError
 from hotshoe_bench.agent_report import COLUMNS, LATENCIES
-from hotshoe_bench.compare import SETTINGS, differences, numbers, read
+from hotshoe_bench.compare import SETTINGS, differences, labels, numbers, read
 from hotshoe_bench.pareto import HEIGHT, MARGIN, WIDTH, Point, draw, front, text, ticks
 from hotshoe_bench.summary import PERCENTILES
 
@@ -45,11 +45,11 @@ class Report:
         kinds = sorted({str(result["benchmark"]) for result in results})
         if len(kinds) > 1:
             raise ConfigError(f"the results are of bench {' and '.join(kinds)}; give those of one")
-        names = [path.stem for path in args.results]
+        names = labels(args.results)
         try:
             args.output_html.write_text(page(names, results), encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"cannot write {args.output_html}: {error}") from None
+            raise ConfigError(f"cannot write {args.output_html}: {error.strerror}") from None
         say(f"written: {args.output_html}")
         return 0
 
@@ -110,8 +110,8 @@ def _drawings(names: Sequence[str], results: Sequence[Mapping[str, Any]]) -> lis
     parts = []
     for name, result in zip(names, results, strict=True):
         if found := points(numbers(result)):
-            parts.append(draw(found, name))
-            best = ", ".join(str(point.sessions) for point in front(found))
+            parts += [f"<h2>{escape(name)}</h2>", draw(found, name)]
+            best = ", ".join(map(str, sorted(point.sessions for point in front(found))))
             parts.append(f"<p>On the Pareto front: {best} sessions at a time.</p>")
             parts.append(_loads(found, numbers(result)))
     for key, title in _CURVES.items():

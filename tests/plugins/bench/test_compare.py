@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.cli.main import main
-from hotshoe_bench.compare import differences, ratios
+from hotshoe_bench.compare import differences, labels, ratios
 
 
 def write(path: Path, **value: object) -> Path:
@@ -36,6 +36,11 @@ def test_files_of_the_other_benchmarks(tmp_path: Path, capsys) -> None:
     paths = [write(tmp_path / n, benchmark="latency", median={"x": 2.0}) for n in ("a", "b")]
     assert main(["bench", "compare", *map(str, paths)]) == 0
     assert "1.000" in capsys.readouterr().out
+
+
+def test_files_of_one_name_are_told_apart() -> None:
+    assert labels([Path("x/one.json"), Path("x/two.json")]) == ["one", "two"]
+    assert labels([Path("x/one.json"), Path("y/one.json")]) == ["x/one.json", "y/one.json"]
 
 
 def test_results_of_different_loads(tmp_path: Path, capsys) -> None:

@@ -53,7 +53,7 @@ def test_a_front_of_sessions() -> None:
     }
     assert [tuple(point) for point in points(summary)] == [(1, 90.0, 80.0), (4, 50.0, 170.0)]
     found = page(["a"], [{"benchmark": "agent", "summary": summary}])
-    assert "On the Pareto front: 4, 1 sessions" in found
+    assert "On the Pareto front: 1, 4 sessions" in found and "<h2>a</h2>" in found
     assert "<td>51.5 / 91.5 / 100.5</td>" in found and "<th>tokens/s of a user</th>" in found
 
 

@@ -92,7 +92,7 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
     try:
         path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from None
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
 
 @contextmanager
