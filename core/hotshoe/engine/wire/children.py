@@ -119,11 +119,7 @@ class ChildProcess:
 
     def wait(self, limit_s: float) -> bool:
         """Wait for its end; return whether it has ended."""
-        try:
-            self.process.wait(limit_s)
-        except (subprocess.TimeoutExpired, TimeoutError):
-            return False
-        return True
+        return _ends_within(self.process, limit_s)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -150,6 +146,15 @@ class ChildProcess:
                 self.wait(times.killed_s)
 
 
+def _ends_within(process: Process, limit_s: float) -> bool:
+    """Wait for the end of a process; return whether it has ended."""
+    try:
+        process.wait(limit_s)
+    except (subprocess.TimeoutExpired, TimeoutError):
+        return False
+    return True
+
+
 @contextmanager
 def started_ahead(
     command: Sequence[str], imports: Sequence[str], number: int = 1
@@ -172,7 +177,8 @@ def started_ahead(
     try:
         yield
     finally:
-        drop_spares(module)
+        for process in drop_spares(module):
+            _ends_within(process, ENGINE.killed_s)
 
 
 def _start(

@@ -106,8 +106,6 @@ class Role:
         return code
 
 
-#: For the end of a spare that nobody has wanted.
-KILLED_S = 4.0
 #: Those of this process, by the module that they wait for.
 _SPARES: dict[str, list[Spare]] = {}
 
@@ -160,14 +158,13 @@ def num_spares(module: str) -> int:
     return len(_SPARES.get(module, ()))
 
 
-def drop_spares(module: str) -> None:
-    """End the spares of a module that nobody has wanted."""
+def drop_spares(module: str) -> list[Process]:
+    """End the spares of a module that nobody has wanted; return their processes."""
     spares = _SPARES.pop(module, [])
     for spare in spares:
         spare.channel.close()
         spare.process.kill()
-    for spare in spares:
-        spare.process.wait(KILLED_S)
+    return [spare.process for spare in spares]
 
 
 def module_of(command: Sequence[str]) -> str:
