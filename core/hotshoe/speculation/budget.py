@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 #: Steps that are timed before anything is decided, and of a first look at drafts.
 WINDOW = 8
-#: A first look ends after so many steps where drafts clearly do not pay.
-GLANCE = 3
-CLEARLY = 0.8
+#: A first look ends after so many steps where drafts yield less than so much of what none do.
+GLANCES = {2: 0.6, 3: 0.9}
 #: Drafts of a step while they are tried: so many, or half as many as sequences run.
 TRIAL_DRAFTS = 4
 #: Steps with drafts until a few without are timed again: at most, and where both are about equal.
@@ -24,12 +23,14 @@ STAY, SHORT_STAY = 256, 48
 ABOUT_EQUAL = 1.5
 #: Steps without drafts until they are tried again: at first, by what it grows, and at most.
 FIRST_WAIT, WAIT_GROWTH, LAST_WAIT = 64, 4, 1024
+#: The share of the time that looks at drafts may cost; who lost more waits longer.
+LOOKS_SHARE = 0.01
 #: Steps after a change that are not timed: they were planned before it.
 SETTLING = 2
-#: What drafts may seem to lose by noise.
-TOLERANCE = 0.02
+#: What drafts have to gain: with less, noise would often let those go on that lose.
+LEAST_GAIN = 1.04
 #: Price of a draft in tokens, before it is known, and its bounds.
-FIRST_PRICE, LEAST_PRICE, MOST_PRICE = 0.1, 0.02, 0.5
+FIRST_PRICE, LEAST_PRICE, MOST_PRICE = 0.1, 0.02, 0.95
 #: A step that took longer than so many usual ones was disturbed.
 OUTLIER = 3.0
 
@@ -105,12 +106,12 @@ class Load:
         self._left -= 1
         self._window.add(seconds, num_rows, num_drafts, num_accepted)
         steps = len(self._window.seconds)
-        if self.drafting and self.trying and steps == GLANCE:
-            self._judge(CLEARLY)
+        if self.drafting and self.trying and steps in GLANCES:
+            self._judge(GLANCES[steps])
         elif steps < WINDOW:
             return
         elif self.drafting:
-            self._judge(1 - TOLERANCE)
+            self._judge(LEAST_GAIN)
         else:
             self._token_s = self._window.total_s / self._window.num_rows
             self._window = Timed()
@@ -119,16 +120,21 @@ class Load:
 
     def _judge(self, least: float) -> None:
         """Compare a window of drafts, perhaps a part of it, with none."""
-        window = self._window
-        total_s = window.total_s
+        window, num_steps = self._window, len(self._window.seconds)
+        # A disturbance makes steps longer, never shorter: of few steps the shortest tells.
+        total_s = window.total_s if num_steps >= WINDOW else min(window.seconds) * num_steps
         if window.num_drafts:
             extra = total_s / self._token_s - window.num_rows
             self.price = min(max(extra / window.num_drafts, LEAST_PRICE), MOST_PRICE)
         gain = (window.num_rows + window.num_accepted) * self._token_s / total_s
         if gain < least:
-            self._change(drafting=False, steps=self._wait)
+            usual_s = self._token_s * window.num_rows / num_steps
+            lost = (1 - gain) * total_s / usual_s * (1 + SETTLING / num_steps)
+            again = self._wait > FIRST_WAIT  # a first loss may be a disturbance
+            steps = max(self._wait, int(lost / LOOKS_SHARE)) if again else self._wait
+            self._change(drafting=False, steps=steps)
             self._wait = min(self._wait * WAIT_GROWTH, LAST_WAIT)
-        elif len(window.seconds) >= WINDOW:
+        elif num_steps >= WINDOW:
             self._window, self._wait, self.trying = Timed(), FIRST_WAIT, False
             if gain < ABOUT_EQUAL:
                 self._left = min(self._left, SHORT_STAY)
@@ -166,7 +172,8 @@ class Budget:
 
     def at(self, num_running: int) -> None:
         """Say how many sequences run now; for what follows, until the next call."""
-        load = self._load = self._loads.setdefault(_class_of(num_running), Load())
+        key = _class_of(num_running)
+        load = self._load = self._loads.get(key) or self._loads.setdefault(key, Load())
         self._room = max(TRIAL_DRAFTS, num_running // 2) if load.trying else None
         # Many of one sequence would cost a long chain, of which all the others have nothing.
         self._share = max(1, (self._room or 0) // max(num_running, 1))

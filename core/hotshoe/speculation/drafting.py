@@ -158,6 +158,9 @@ class Drafting:
                 self.discard(output.request_id)
         if not self._followed:
             self._ended_s = None
+        if self._budget is not None and not self._budget.drafting:
+            self._rest(outputs)
+            return
         found = {output.request_id: self._followed.get(output.request_id) for output in outputs}
         wanted = [self._wanted(one, made) for one in found.values() if one is not None]
         self._most = max((one.limit for one in wanted), default=self._most)
@@ -166,6 +169,13 @@ class Drafting:
                 request.propose(*allowed(request, drafts))
             else:
                 request.propose(drafts)
+
+    def _rest(self, outputs: Sequence[TokenOutput]) -> None:
+        """Let the requests go on without drafts; at a full batch it is called in each step."""
+        for output in outputs:
+            followed = self._followed.get(output.request_id)
+            if followed is not None and followed.request.stepwise:
+                followed.request.propose([])
 
     @property
     def num_ahead(self) -> int:
