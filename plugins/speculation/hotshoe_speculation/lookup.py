@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,8 @@ from hotshoe.suggest import did_you_mean
 TokenArray: TypeAlias = npt.NDArray[np.int32]
 Places: TypeAlias = npt.NDArray[np.intp]
 FIRST_CAPACITY = 256
+#: So many places are compared with all tokens of an end at once.
+FEW = 64
 
 
 class Known:
@@ -35,25 +37,34 @@ class Known:
         return self._tokens[:total]
 
 
-def occurrences(text: TokenArray, end: TokenArray, longest: int) -> Iterator[tuple[int, Places]]:
-    """Look for ever longer ends, of 1 token up to `longest`, until one occurs nowhere.
+def longest_end(text: TokenArray, end: TokenArray, longest: int) -> tuple[int, Places]:
+    """Find the longest end, of 1 token up to `longest`, that occurs.
 
     Args:
         text: [n] tokens.
         end: [m] tokens, m at least 1; may be `text` itself, whose own end does not count.
         longest: Tokens of the longest end.
 
-    Yields:
-        The length of an end and the places behind its occurrences, ascending, all below n.
+    Returns:
+        Its length, and the places behind its occurrences, ascending, all below n. 0 and no place
+        where not even the last token occurs.
     """
-    places = np.flatnonzero(text[:-1] == end[-1]) + 1
-    for length in range(1, min(longest, len(end)) + 1):
-        if length > 1:
-            places = places[places >= length]
-            places = places[text[places - length] == end[-length]]
-        if not len(places):
-            return
-        yield length, places
+    places, most = np.flatnonzero(text[:-1] == end[-1]) + 1, min(longest, len(end))
+    length = min(1, len(places))
+    while len(places) > FEW and length < most:
+        longer = places[places > length]
+        longer = longer[text[longer - length - 1] == end[-length - 1]]
+        if not len(longer):
+            return length, places
+        places, length = longer, length + 1
+    if not len(places) or length == most:
+        return length, places
+    back = np.arange(length + 1, most + 1)
+    before = places[:, None] - back
+    differ = (text[np.maximum(before, 0)] != end[-back]) | (before < 0)
+    more = np.where(differ.any(1), differ.argmax(1), len(back))
+    best = int(more.max())
+    return length + best, places[more == best]
 
 
 def check_names(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotshoe.errors import ConfigError
-from hotshoe_speculation.lookup import Known, TokenArray, check_names, occurrences, whole_number
+from hotshoe_speculation.lookup import Known, TokenArray, check_names, longest_end, whole_number
 
 #: Longest n-gram that may be asked for; where so many tokens agree, more hardly tell more.
 MAX_LENGTH = 64
@@ -78,8 +78,5 @@ class NgramFollower:
 
     def _find(self, tokens: TokenArray) -> int | None:
         """Return the place behind the last earlier occurrence of the longest known end."""
-        found: int | None = None
-        for length, places in occurrences(tokens, tokens, self._longest):
-            if length >= self._shortest:
-                found = int(places[-1])
-        return found
+        length, places = longest_end(tokens, tokens, self._longest)
+        return int(places[-1]) if len(places) and length >= self._shortest else None

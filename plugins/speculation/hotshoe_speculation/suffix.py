@@ -19,10 +19,9 @@ import numpy as np
 from hotshoe.errors import ConfigError
 from hotshoe_speculation.lookup import (
     Known,
-    Places,
     TokenArray,
     check_names,
-    occurrences,
+    longest_end,
     whole_number,
 )
 
@@ -106,12 +105,15 @@ class SuffixFollower:
     def propose(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """Return what followed the longest known end; of equal ends the sequence's own counts."""
         ours, tokens = self._proposer, self._known.take(token_ids)
-        own, others = (_longest(text, tokens, ours.depth) for text in (tokens, ours.answers.text))
-        length, places = max(own, others, key=lambda found: found[0])
+        text, (length, places) = tokens, longest_end(tokens, tokens, ours.depth)
+        if length < ours.depth:
+            others = longest_end(ours.answers.text, tokens, ours.depth)
+            if others[0] > length:
+                text, (length, places) = ours.answers.text, others
         limit = min(limit, int(length * ours.factor))
         if limit < 1:
             return []
-        text = tokens if length == own[0] else ours.answers.text
+        places = places[-MAX_VOICES:]
         # What goes on beyond the end repeats what has just been proposed.
         steps = places[:, None] + np.arange(limit) % (len(text) - places)[:, None]
         return _agreed(text[steps], ours.probability)
@@ -120,14 +122,6 @@ class SuffixFollower:
         """Keep the answer of a sequence that has ended."""
         if len(token_ids) > num_prompt_tokens:
             self._proposer.answers.add(token_ids[max(0, num_prompt_tokens - LEAD) :])
-
-
-def _longest(text: TokenArray, end: TokenArray, depth: int) -> tuple[int, Places]:
-    """Return the length of the longest end that occurs, 0 if none, and the latest places."""
-    found: tuple[int, Places] = (0, np.empty(0, np.intp))
-    for length, places in occurrences(text, end, depth):
-        found = (length, places[-MAX_VOICES:])
-    return found
 
 
 def _agreed(voices: TokenArray, probability: float) -> list[int]:
@@ -141,11 +135,15 @@ def _agreed(voices: TokenArray, probability: float) -> list[int]:
     needed = probability * len(voices)
     texts = voices[::-1].tolist()
     for place in range(voices.shape[1]):
-        [(token, count)] = Counter(text[place] for text in texts).most_common(1)
+        column = [text[place] for text in texts]
+        token, count = column[0], len(column)
+        if column.count(token) < count:
+            [(token, count)] = Counter(column).most_common(1)
         if token == NO_TOKEN or count < needed:
             break
         agreed.append(token)
-        texts = [text for text in texts if text[place] == token]
+        if count < len(column):
+            texts = [text for text in texts if text[place] == token]
     return agreed
 
 
