@@ -48,12 +48,13 @@ void pack_groups(int bits, int64_t n, int64_t k, int64_t group, int x_dtype, uin
                        (const float*)minima});
 }
 
+template <void (*kMultiply)(const linear::GroupsCall&)>
 void linear_groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima,
                    uintptr_t packed, int64_t m, int x_dtype, uintptr_t x, int64_t x_stride,
                    uintptr_t bias, int y_dtype, uintptr_t y, int64_t y_stride) {
   const linear::Groups w(bits, n, k, group, offset, minima, DType(x_dtype));
-  linear::linear_groups({w, (const void*)packed, m, (const void*)x, x_stride, (const float*)bias,
-                         DType(y_dtype), (void*)y, y_stride});
+  kMultiply({w, (const void*)packed, m, (const void*)x, x_stride, (const float*)bias,
+             DType(y_dtype), (void*)y, y_stride});
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ void bind_linear(nb::module_& m) {
         "values is the address of uint8 [rows, k], scales and minima those of float32\n"
         "[rows, k / group]; minima may be 0. A weight is scale * value + minimum.\n\n"
         "Raises:\n    ValueError: rows outside the weight.");
-  m.def("linear_groups", recorded(&linear_groups), "bits"_a, "n"_a, "k"_a, "group"_a, "offset"_a,
+  m.def("linear_groups", recorded(&linear_groups<linear::linear_groups>), "bits"_a, "n"_a, "k"_a, "group"_a, "offset"_a,
         "minima"_a, "packed"_a, "m"_a, "x_dtype"_a, "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a,
         "y"_a, "y_stride"_a, Unlocked(),
         "y[m, n] = x[m, k] W^T + bias for a weight of `linear_groups_pack`.\n\n"
@@ -107,6 +108,15 @@ void bind_linear(nb::module_& m) {
         "`linear`. A row's result depends neither on the number of threads nor, but for that limit,\n"
         "on the other rows.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together.");
+  m.def("linear_groups_int8", recorded(&linear_groups<linear::linear_groups_int8>), "bits"_a,
+        "n"_a, "k"_a, "group"_a, "offset"_a, "minima"_a, "packed"_a, "m"_a, "x_dtype"_a, "x"_a,
+        "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
+        "The same for 4 bits, where each row of x is quantised to int8 on its own (symmetric,\n"
+        "nearest even). Sums within a group are exact, those of groups float32. On AMX more than 32\n"
+        "rows of bfloat16 and the weights are rounded to it again, and it is as for `linear`; but\n"
+        "for that limit a row's result does not depend on the other rows. A row that holds a NaN\n"
+        "gives NaN.\n\n"
+        "Raises:\n    ValueError: dtypes that do not go together, or other bits.");
 }
 
 }  // namespace hotshoe

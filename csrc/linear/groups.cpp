@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "common/parallel.h"
-#include "common/rows.h"
-#include "common/words.h"
+#include "linear/group_blocks.h"
 #include "linear/linear.h"
 #include "linear/tile.h"
 
@@ -19,16 +17,11 @@ namespace {
 // Rows of x up to which unpacking W costs more than it saves: fewer where plain bfloat16 is multiplied
 // in pairs and 8 bits are not, or on tiles.
 constexpr int64_t kMaxDirectRows = 16, kMaxDirectSingles = 8, kMaxDirectBeforeTiles = 4;
-// Vectors that hold a line, rows of x that share the unpacking of it, chains of sums for each.
-constexpr int kVectors = kBlockRows / VL;
-constexpr int kTileRows = VL == kBlockRows ? 4 : 2, kChains = VL == kBlockRows ? 4 : 2;
-// Processors foresee a stream, but not as far ahead as memory is away: this many bytes.
-constexpr int64_t kAhead = 8192;
-// Waking another thread pays from about so many bytes of W.
-constexpr int64_t kMinThreadBytes = 64 * 1024;
-constexpr int64_t kChunksPerThread = 8;
 // Unpacked blocks stay near a core until they are multiplied, and are enough to be worth a call.
 constexpr int64_t kUnpackedBytes = 2048 * 1024;
+
+// Rows of x that share the unpacking of a line, chains of sums for each.
+constexpr int kTileRows = VL == kBlockRows ? 4 : 2, kChains = VL == kBlockRows ? 4 : 2;
 
 // Calls `f` with the number of bits as a type.
 template <class F>
@@ -38,26 +31,6 @@ auto visit_bits(int bits, F&& f) {
     case 6: return f(std::integral_constant<int, 6>{});
     default: return f(std::integral_constant<int, 8>{});
   }
-}
-
-typedef uint32_t UintLanes __attribute__((vector_size(VL * 4)));
-
-// Memory of the calling thread, kept between calls: for x, for unpacked weights, for pairs of x.
-template <int kUse>
-char* kept_memory(size_t bytes) {
-  thread_local size_t capacity = 0;
-  thread_local std::unique_ptr<char[]> memory;
-  if (bytes + kLineBytes > capacity) {
-    memory.reset(new char[bytes + kLineBytes]);
-    capacity = bytes + kLineBytes;
-  }
-  char* begin = memory.get();
-  return begin + (kLineBytes - intptr_t(begin) % kLineBytes) % kLineBytes;
-}
-
-template <int kLines>
-void load_lines(const char* p, UintLanes (&words)[kLines]) {
-  for (int i = 0; i < kLines; ++i) std::memcpy(&words[i], p + i * kLineBytes, sizeof words[i]);
 }
 
 // How values lie in a row's words: kLines of them hold kValues, the first in the lowest bits. Values
@@ -140,26 +113,6 @@ struct Inputs {
   const X* x;
   int64_t stride;
   const float* sums;
-};
-
-// What is a factor of all scales of a block.
-template <class S>
-Vec factor(const char* block, int v) {
-  return sizeof(S) == 2 ? vload((const float*)block + v * VL) : vset(1.0f);
-}
-
-// Where a group's lines and scales are.
-template <class S>
-struct Group {
-  char* lines;
-  S* d;
-
-  Group(const Groups& w, const char* block, int64_t g) {
-    const int64_t unit = g / w.unit(), in_unit = g % w.unit();
-    char* begin = (char*)block + (sizeof(S) == 2) * kLineBytes + unit * w.unit_bytes();
-    lines = begin + in_unit * w.lines() * kLineBytes;
-    d = (S*)(begin + w.unit() * w.lines() * kLineBytes) + in_unit * kBlockRows;
-  }
 };
 
 // Sums of kRows rows of x with one block.
@@ -269,39 +222,20 @@ Inputs<typename V::X> read_inputs(const GroupsCall& call) {
   return arranged(V{}, call, x, sums);
 }
 
-template <class Y>
-void write_rows(const GroupsCall& call, int64_t block, int64_t row, int rows,
-                const float (*sums)[kBlockRows]) {
-  const int64_t first = block * kBlockRows;
-  const int64_t columns = std::min<int64_t>(kBlockRows, call.w.n - first);
-  for (int r = 0; r < rows; ++r) {
-    Y* y = (Y*)call.y + (row + r) * call.y_stride + first;
-    for_vectors(columns, [&](int64_t i, auto lanes) {
-      Vec v = load(sums[r] + i, lanes);
-      if (call.bias) v += load(call.bias + first + i, lanes);
-      store(y + i, v, lanes);
-    });
-  }
-}
-
 template <class V, class S>
 void multiply_directly(const GroupsCall& call) {
   const Groups& w = call.w;
   const auto in = read_inputs<V>(call);
-  const int64_t least = divide_up(kMinThreadBytes, w.block_bytes());
-  const int64_t chunk = std::max(least, divide_up(w.blocks(), num_threads() * kChunksPerThread));
-  parallel_chunks(w.blocks(), chunk, [&](int64_t begin, int64_t end, int64_t) {
-    for (int64_t block = begin; block < end; ++block) {
-      const char* from = (const char*)call.weights + block * w.block_bytes();
-      for (int64_t row = 0; row < call.m; row += kTileRows) {
-        const int rows = int(std::min<int64_t>(kTileRows, call.m - row));
-        float sums[kTileRows][kBlockRows];
-        multiply<V, S>(rows, w, from,
-                       {in.x + row * in.stride, in.stride, in.sums + row * w.groups()}, sums);
-        visit_float(int(call.y_dtype), [&](auto type) {
-          write_rows<decltype(type)>(call, block, row, rows, sums);
-        });
-      }
+  for_blocks(w, 1, [&](int64_t block, int64_t) {
+    const char* from = (const char*)call.weights + block * w.block_bytes();
+    for (int64_t row = 0; row < call.m; row += kTileRows) {
+      const int rows = int(std::min<int64_t>(kTileRows, call.m - row));
+      float sums[kTileRows][kBlockRows];
+      multiply<V, S>(rows, w, from, {in.x + row * in.stride, in.stride, in.sums + row * w.groups()},
+                     sums);
+      visit_float(int(call.y_dtype), [&](auto type) {
+        write_rows<decltype(type)>(call, block, row, rows, sums);
+      });
     }
   });
 }

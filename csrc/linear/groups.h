@@ -76,4 +76,7 @@ struct GroupsCall {
 
 void linear_groups(const GroupsCall& call);
 
+// The same for 4 bits, where each row of x is rounded to int8: symmetric, to nearest even.
+void linear_groups_int8(const GroupsCall& call);
+
 }  // namespace hotshoe::linear

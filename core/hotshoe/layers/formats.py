@@ -32,7 +32,8 @@ class Storage:
     Attributes:
         native: Another form of the same numbers, which a layer takes where a kernel other than
             the reference multiplies it. `canonical` makes tensors that serve both.
-        left: The form of activations that the checkpoint names, where they stay as they are.
+        left: The form of activations that the checkpoint names, where they stay as they are but in
+            a native form.
     """
 
     weight: QuantSpec

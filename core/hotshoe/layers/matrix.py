@@ -155,7 +155,7 @@ class Matrix:
             spec = replace(spec, weight=None)
         size = nbytes / max(spec.in_features * spec.out_features, 1)
         form = form_of(spec) + (f" ({MIXED})" if self._mixed else "")
-        if self._left is not None and self.spec.weight is not None:
+        if self._left and self.spec.weight and not self.spec.activation:
             form += f" (x as it is, where the checkpoint has {self._left})"
         return replace(ctx.holder(slot, asked, form, operation), weight_bytes=size)
 

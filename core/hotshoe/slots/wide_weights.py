@@ -49,6 +49,8 @@ def supports_rounding(judge_plain: Supports) -> Supports:
             return refuse("x is multiplied as it is")
         if spec.activation.format == "fp4_e2m1":
             return refuse("x in 4-bit floats gains nothing where they are not multiplied as such")
+        if spec.weight is not None and spec.activation.format != spec.weight.format:
+            return refuse(f"{spec.weight.format} is multiplied packed, by x as it is")
         more = f", x rounded to {spec.activation.format} by a pass of its own"
         return _judge(spec, judge_plain(_plain(spec), facts), more)
 

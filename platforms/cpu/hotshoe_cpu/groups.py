@@ -1,8 +1,12 @@
 """Candidate `groups` of slot `linear`: weights of four, six or eight bits with scales by group.
 
 Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
-as it is. A few rows are multiplied by weights as they come out of their bits, with sums in float32:
-up to 16; of bfloat16 up to 4 on processors with tiles, and up to 8 by eight bits on those that
+as it is, or beside integers of four bits is rounded to int8 by token, as some checkpoints want it.
+Then sums of integers run over each group; but on processors with tiles, more than 32 rows of
+bfloat16 are rounded to it again, and go on as x that stays as it is.
+
+Such a few rows are multiplied by weights as they come out of their bits, with sums in float32: up
+to 16; of bfloat16 up to 4 on processors with tiles, and up to 8 by eight bits on those that
 multiply pairs of it. For more rows weights become plain numbers of the model's type, some at a
 time. Scales have 16 bits where x has: floats of 11 bits, which each row multiplies by a power of
 two.
@@ -16,8 +20,9 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec, Verdict, linear_bytes, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe_cpu.linear import CODES
+from hotshoe_cpu.linear import CODES, INT8_ACTIVATION
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
+from hotshoe_native import MAX_INT8_K
 
 #: 4-bit floats are given as integers of eight bits, and stay such.
 BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 8}
@@ -34,13 +39,16 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     weight = spec.weight or QuantSpec("", "")
     what = f"weights {spec.weight}" if spec.weight else "plain weights"
     group = _group(spec)
-    bits = _bits(weight)
+    bits, rounds = _bits(weight), spec.activation is not None
     refusals = {
         f"{what} are not int4 or int8 with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
         or bool(weight.packing)
         or weight.dynamic,
-        "x is not quantized here": spec.activation is not None,
+        f"x is rounded to int8 by token, beside int4, not to {spec.activation}": rounds
+        and (spec.activation != INT8_ACTIVATION or weight.format != "int4"),
+        f"{group} inputs of a group are more than the {MAX_INT8_K} whose int8 products fit "
+        "32 bits": rounds and group > MAX_INT8_K,
         "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
         "columns of weights in another order than x's are not multiplied": weight.permuted,
         f"groups of {group} among {spec.in_features} inputs do not fill words": bool(bits)
@@ -78,7 +86,8 @@ class Linear:
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
         assert spec.weight is not None
         self._native = kernels(facts)
-        self._kernel = self._native.linear_groups
+        native = self._native
+        self._kernel = native.linear_groups_int8 if spec.activation else native.linear_groups
         self._bits, self._n = _bits(spec.weight), spec.out_features
         self._shape = (self._bits, self._n, spec.in_features, _group(spec))
         self._minima = not spec.weight.symmetric

@@ -27,6 +27,7 @@ from hotshoe_quantization.stored import (
     has_kv_scales,
     order_spec,
     ordered,
+    with_x_left,
     zero_points,
 )
 from hotshoe_quantization.unpack import signed, unpack
@@ -61,7 +62,7 @@ class Packed(PackedInputs):
 
     def storage(self, layer: str, shape: Shape) -> Storage:
         """Return the integers' form."""
-        return replace(PackedInputs.storage(self, layer, shape), left=self.left)
+        return with_x_left(layer, PackedInputs.storage(self, layer, shape).weight, self.left)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return packed weight, scales and zero points, and the columns' groups."""

@@ -21,6 +21,7 @@ from hotshoe_quantization.stored import (
     check_group,
     finite,
     positive,
+    with_x_left,
 )
 
 DTYPES = {"int4": torch.int8, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
@@ -54,7 +55,9 @@ class Elements:
         activation = self._of_x(layer)
         left = self.activation if activation is None else None
         if self.weight.granularity != "tensor":
-            return Storage(self.weight, activation, left=left)
+            if left is not None:
+                return with_x_left(layer, self.weight, left)
+            return Storage(self.weight, activation)
         by_channel = QuantSpec(self.weight.format, "channel", symmetric=self.weight.symmetric)
         return Storage(by_channel, activation, left=left)
 

@@ -25,6 +25,8 @@ Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
 #: Part of the names of layers of which each token meets few.
 EXPERTS = ".experts."
+#: x as int8, with a scale for each token.
+INT8_ROWS = QuantSpec("int8", "token", dynamic=True)
 #: What every form has beside its numbers: scales, by the names that they have.
 BESIDE = re.compile("scale|SCB|absmax")
 WORDS = frozenset({torch.int32})
@@ -429,6 +431,16 @@ class PackedInputs:
         check_group(layer, shape[1], self.weight.group_size)
         check_words(layer, shape[1], self.per_word)
         return Storage(self.weight)
+
+
+def with_x_left(layer: str, weight: QuantSpec, left: QuantSpec | None) -> Storage:
+    """Return the form of weights whose x stays as it is, though the checkpoint names its form.
+
+    Beside integers of four bits x is rounded to eight where a kernel does that; not for experts.
+    """
+    rounds = weight.format == "int4" and left == INT8_ROWS and not weight.permuted
+    native = Storage(weight, left) if rounds and EXPERTS not in layer else None
+    return Storage(weight, native=native, left=left)
 
 
 def has_kv_scales(values: Values) -> bool:

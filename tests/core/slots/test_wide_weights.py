@@ -52,6 +52,10 @@ def test_each_takes_its_own_and_none_what_its_kernel_cannot_take() -> None:
     assert not rounding(SPEC, HERE).accepted
     four_bits = QuantSpec("fp4_e2m1", "group", 16, dynamic=True)
     assert "4-bit floats" in rounding(replace(SPEC, activation=four_bits), HERE).reason
+    beside = replace(
+        SPEC, weight=QuantSpec("int4", "channel"), activation=replace(TOKEN, format="int8")
+    )
+    assert "int4 is multiplied packed" in rounding(beside, HERE).reason
     for weight in (None, QuantSpec("mxfp4", "group", 32), replace(GROUPS, packing="words")):
         assert not alone(replace(SPEC, weight=weight), HERE).accepted
     never = wide_weights.supports(lambda spec, facts: refuse("not today"))

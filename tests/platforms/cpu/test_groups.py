@@ -10,6 +10,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference.linear import Linear as Reference
 from hotshoe_cpu import groups
+from hotshoe_cpu.linear import INT8_ACTIVATION
 
 FORMS = [
     QuantSpec("int4", "group", 32),
@@ -88,6 +89,29 @@ def test_held_bytes(facts: DeviceFacts, rng: torch.Generator) -> None:
     assert operation.nbytes() == 48 * 96 // 2 + 48 * 3 * 4 == operation.state()["packed"].nbytes
 
 
+@pytest.mark.parametrize("form", [f for f in FORMS if f.format == "int4"], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_x_in_int8(facts: DeviceFacts, rng: torch.Generator, form: QuantSpec, dtype: str) -> None:
+    """x is whole numbers up to 127, which no rounding changes, so that results are near."""
+    spec = LinearSpec(96, 48, dtype, weight=form, activation=INT8_ACTIVATION, out_dtype="float32")
+    assert groups.supports(spec, facts).accepted
+    reference, actual = Reference(spec, facts), groups.Linear(spec, facts)
+    tensors = drawn(rng, spec, True)
+    reference.load(tensors)
+    actual.load(tensors)
+    for m in (0, 1, 5, 12, 13, 40):
+        x = torch.randint(-127, 128, (m, 100), generator=rng).to(getattr(torch, dtype))[:, :96]
+        x[:, 7] = 127
+        want, got = reference(x), actual(x)
+        size = x.double().abs() @ magnitude(reference).T + 1
+        unit = 2.0**-20 if dtype == "float32" else 2.0**-11 if m <= 32 else 2.0**-8
+        assert ((got.double() - want.double()).abs() <= unit * size).all()
+    x = torch.randn(40, 96, generator=rng).to(getattr(torch, dtype))
+    x[3, 5] = float("nan")
+    for rows in (x, x[:5]):
+        assert actual(rows).isnan().all(1).nonzero().flatten().tolist() == [3]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -100,7 +124,19 @@ def test_held_bytes(facts: DeviceFacts, rng: torch.Generator) -> None:
         ({"weight": replace(FORMS[0], group_size=4)}, "groups of 4 among 96 inputs"),
         ({"weight": replace(FORMS[0], group_size=None)}, "groups of 0 among 96"),
         ({"in_features": 100}, "groups of 32 among 100 inputs"),
-        ({"activation": QuantSpec("int8", "token", dynamic=True)}, "x is not quantized here"),
+        (
+            {"activation": QuantSpec("fp8_e4m3", "token", dynamic=True)},
+            "x is rounded to int8 by token",
+        ),
+        ({"weight": FORMS[2], "activation": INT8_ACTIVATION}, "beside int4"),
+        (
+            {
+                "weight": QuantSpec("int4", "channel"),
+                "activation": INT8_ACTIVATION,
+                "in_features": 2**20,
+            },
+            "fit 32 bits",
+        ),
         ({"dtype": "float16"}, "x of type float16"),
         ({"out_dtype": "int8"}, "results of type int8"),
     ],

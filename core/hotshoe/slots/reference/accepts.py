@@ -48,6 +48,8 @@ GROUP_SCORES = ("max", "top2")
 WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3", "fp4_e2m1")
 #: Activations in 4-bit floats: those of NVFP4 and of MXFP4.
 FLOAT_ROWS = tuple(QuantSpec("fp4_e2m1", "group", size, dynamic=True) for size in (16, 32))
+#: Another format that activations may be quantized to beside a weight's own.
+BESIDE = {"int4": "int8"}
 #: Formats that activations are quantized to besides.
 ROW_FORMATS = ("int8", "fp8_e4m3")
 CHECKPOINTS = ("none", "align", "all")
@@ -299,8 +301,8 @@ def _matrix(spec: LinearSpec) -> Iterator[str]:
     yield from _scales(weight, spec.in_features)
     if spec.activation is not None:
         yield from _activation(spec.activation)
-        if spec.activation.format != weight.format:
-            yield "multiplies operands of one format"
+        if spec.activation.format not in (weight.format, BESIDE.get(weight.format)):
+            yield "multiplies operands of one format, or int4 by int8"
 
 
 def _scales(weight: QuantSpec, in_features: int) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import KVLayout, LinearSpec
+from hotshoe.slots import KVLayout, LinearSpec, QuantSpec
 from hotshoe_conformance.cases.base import (
     DTYPES,
     FAR,
@@ -20,7 +20,14 @@ from hotshoe_conformance.cases.base import (
     normal,
     reference,
 )
-from hotshoe_conformance.cases.quant import FLOATS, OPERANDS, rounding, spoil, stored_floats
+from hotshoe_conformance.cases.quant import (
+    ACTIVATIONS,
+    FLOATS,
+    OPERANDS,
+    rounding,
+    spoil,
+    stored_floats,
+)
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -38,6 +45,11 @@ class Rows:
     nan: bool = False
 
 
+#: Four bits that meet x of eight.
+NARROW = tuple(
+    {"weight": QuantSpec("int4", "group", size, online=True), "activation": ACTIVATIONS[0]}
+    for size in (8, 32)
+)
 SLOT = "linear"
 BASE = LinearSpec(64, 96, "float32")
 VARIATIONS: tuple[dict[str, Any], ...] = (
@@ -53,7 +65,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     *({**operands, "bias": True} for operands in OPERANDS),
     *({**operands, "in_features": 200, "out_features": 72} for operands in OPERANDS),
     *FLOATS,
-    *({**floats, "in_features": 544, "bias": True} for floats in FLOATS),
+    *({**forms, "in_features": 544, "bias": True} for forms in (*FLOATS, *NARROW)),
 )
 SHAPES = (
     Rows(0),
@@ -75,10 +87,10 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         base = replace(BASE, dtype=dtype)
         setups += [Setup(replace(base, **v), Rows(5), True) for v in ({}, *VARIATIONS)]
         setups += [Setup(base, shape, shape.count < 100) for shape in SHAPES]
-        for operands in (*OPERANDS, *FLOATS):
+        for operands in (*OPERANDS, *FLOATS, *NARROW):
             quantized = replace(base, **operands)
             setups += [
-                Setup(quantized, s, operands in FLOATS) for s in (Rows(1), Rows(33, parts=2))
+                Setup(quantized, s, operands not in OPERANDS) for s in (Rows(1), Rows(33, parts=2))
             ]
             setups += [Setup(quantized, Rows(count, nan=True), True) for count in (3, 70)]
         setups.append(Setup(base, Rows(3, nan=True), True))
