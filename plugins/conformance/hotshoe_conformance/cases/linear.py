@@ -162,12 +162,16 @@ class LinearProblem:
     def memory_bytes(self) -> tuple[int, int]:
         """Return the least and the most that the prepared weight may hold."""
         size = 1 if self.spec.weight else self.x.itemsize
-        least = size * self.spec.in_features * self.spec.out_features // (1 + bool(self.stored))
+        halves = bool(self.stored) or self._in_four_bits()
+        least = size * self.spec.in_features * self.spec.out_features // (1 + halves)
         # Tiles are padded, or numbers are as wide as x; a bias and scales come along.
         rows, columns = (
             -(-n // 256) * 256 for n in (self.spec.out_features, self.spec.in_features)
         )
         return least, max(2 * size, self.x.itemsize) * rows * columns + 64 * rows
+
+    def _in_four_bits(self) -> bool:
+        return self.spec.weight is not None and self.spec.weight.format == "int4"
 
     def alone(self) -> tuple[LinearProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)
