@@ -38,6 +38,12 @@ REACH: dict[str, dict[str, str]] = {
         VLLM: f"{NO}its trees are of EAGLE, and bring masks of another form",
         SGLANG: _SEPARATE,
     },
+    "relative_attention": {
+        TRANSFORMERS: f"{NO}its attention interface brings logits of whole texts",
+        KERNELS: f"{NO}its layers see no cache",
+        VLLM: _UNWRITTEN,
+        SGLANG: _SEPARATE,
+    },
     "packed_attention": {
         TRANSFORMERS: f"{NO}its attention interface pads requests, and rotates before",
         KERNELS: f"{NO}that library has no such layer",

@@ -33,6 +33,7 @@ from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.other_norms import DividedRMSNorm, LayerNorm
+from hotshoe.layers.relative_attention import RelativeAttention
 from hotshoe.layers.rg_lru import RgLru
 from hotshoe.layers.rotary import Rotary, Rotation, learned
 from hotshoe.layers.scores import Scores
@@ -42,7 +43,7 @@ from hotshoe.layers.short_conv import ShortConv
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
 from hotshoe.layers.states import SmallWeight, decay_rates
-from hotshoe.layers.temperature import HeadTemperature, Temperature
+from hotshoe.layers.temperature import HeadTemperature, LogTemperature, Temperature
 from hotshoe.layers.vocabulary import Embedding, Logits
 from hotshoe.layers.weights import HOST, Holder, Place, WeightTable
 
@@ -80,6 +81,7 @@ __all__ = [
     "LatentNames",
     "LayerNorm",
     "Linear",
+    "LogTemperature",
     "Logits",
     "Matrix",
     "Mixture",
@@ -90,6 +92,7 @@ __all__ = [
     "PlainMLP",
     "QkNorm",
     "RMSNorm",
+    "RelativeAttention",
     "RgLru",
     "Rotary",
     "Rotation",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ class Attention(PagedCache):
     ) -> None:
         scales = ctx.kv_scales(kv_scales)
         asked = replace(spec, sinks=sinks is not None, kv_scales=scales)
-        self._attend: AttentionOp = ctx.selector.choose("attention", asked)
+        self._attend: AttentionOp = ctx.selector.choose(*self.question(asked))
         if ctx.tree is not None:
             self._attend = BranchingAttention(ctx, asked, self._attend)
         planner = ((asked, chunk), self._attend.prepare)
@@ -111,7 +111,7 @@ class Attention(PagedCache):
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
         self._norms: dict[str, Tensor] = {}
-        holder = ctx.holder("attention", self.spec, ctx.dtype, self)
+        holder = ctx.holder(*self.question(asked), ctx.dtype, self)
         self._late_norm: QkNorm | None = qk_norm if qk_norm and qk_norm.late else None
         self._factor: Tensor | None = None
         if qk_norm is not None and not qk_norm.weighted:
@@ -127,6 +127,10 @@ class Attention(PagedCache):
         if sinks is not None:
             self._expect_sinks(ctx, holder, sinks)
         ctx.cache_layers.append(self)
+
+    def question(self, spec: AttentionSpec) -> tuple[str, Any]:
+        """Return the slot that serves the layer, and what it is asked for."""
+        return "attention", spec
 
     def _take_norm(self, part: str, tensor: Tensor) -> None:
         """Keep the weight of q's norm or k's."""

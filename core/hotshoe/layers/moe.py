@@ -120,6 +120,8 @@ class Mixture:
         table_size: Tokens of a vocabulary, each of which has its own `top_k` experts whatever is
             computed of it; the router says alone what each counts. 0 where the router chooses.
             Source: Roller et al. 2021, arXiv:2106.04426.
+        always: So many of the experts, the last ones, are chosen by every token and count beside
+            the others; `num_experts` and `top_k` include them. Source: Inkling.
         latent_size: Channels of latents, which experts take and put out in the place of hidden
             states; 0 for none. Source: Nemotron 3.
     """
@@ -146,6 +148,7 @@ class Mixture:
     scaled_input: bool = False
     latent_size: int = 0
     table_size: int = 0
+    always: int = 0
     names: MoeNames = MoeNames()
 
     def matrices_of(self, prefix: str, expert: int) -> list[str]:
@@ -223,9 +226,10 @@ class RoutedExperts:
             _expect_stacked(ctx, prefix, mixture, inner.weights, holder, share)
         else:
             templates = [prefix + name for name in (*names.gate_up, names.down)]
+            stacked_together = mixture.num_experts - mixture.always
             if others := share.others(mixture.num_experts):
                 ctx.weights.elsewhere(names_of(templates, others))
-            for name, parts in stacks_of(templates, mixture.num_experts).items():
+            for name, parts in stacks_of(templates, stacked_together).items():
                 ctx.weights.unstack(name, parts, transposed)
 
     def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None = None) -> Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
@@ -16,6 +17,8 @@ from hotshoe.slots import renewed
 if TYPE_CHECKING:
     from hotshoe.layers.moe import Mixture
 
+#: Far above all scores, so that experts are always chosen.
+CHOSEN = float(1 << 20)
 #: Types of tables of experts.
 INTEGERS = frozenset({torch.int64, torch.int32})
 
@@ -33,14 +36,17 @@ class Router:
         sizes = (count, mixture.hidden_size)
         self._scores = Scores(ctx, prefix + names.router, *sizes, mixture.router_bias)
         self._device, self._count = ctx.device, count
+        self._always = mixture.always
+        assert not mixture.always or mixture.router.correction
         self._chosen = mixture.top_k if mixture.logit_correction else 0
         assert not self._chosen or mixture.router.scoring == "sigmoid"
         self._correction: Tensor | None = None
         self._table: Tensor | None = None
         holder = Holder("moe", "router", "float32", self.state)
         if mixture.router.correction or mixture.logit_correction:
-            place = Place(holder, "correction", (0, count), ())
-            shape = mixture.correction_shape or (count,)
+            moved = count - mixture.always
+            place = Place(holder, "correction", (0, moved), ())
+            shape = mixture.correction_shape or (moved,)
             ctx.weights.expect(prefix + names.correction, shape, self._take, place=place)
             self._correction = torch.zeros(count, device=ctx.device)  # where it may be absent
         if mixture.table_size:
@@ -50,6 +56,7 @@ class Router:
 
     def _take(self, tensor: Tensor) -> None:
         flat = tensor.flatten().to(self._device, torch.float32, copy=True)
+        flat = functional.pad(flat, (0, self._always), value=CHOSEN)
         self._correction = renewed(self._correction, flat)
 
     def _take_table(self, tensor: Tensor) -> None:

@@ -30,6 +30,20 @@ class Temperature:
         return steps.log1p_().mul_(self.scale).add_(1.0)[:, None]
 
 
+@dataclass(frozen=True, slots=True)
+class LogTemperature:
+    """A factor on a token's scores: 1 + scale * log((position + 1) / length), and 1 up to `length`
+    tokens. Source: Inkling, as transformers 5.24 has it."""
+
+    scale: float
+    length: int
+
+    def of(self, positions: Tensor) -> Tensor:
+        """Return [num_tokens, 1] float32 for positions [num_tokens] int32."""
+        shares = (positions + 1).float().div_(self.length).clamp_(min=1.0)
+        return shares.log_().mul_(self.scale).add_(1.0)[:, None]
+
+
 class HeadTemperature:
     """Learned factors on a token's q, one for each head: scale * log(position + 1) + bias.
 

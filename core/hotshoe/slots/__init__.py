@@ -70,6 +70,7 @@ from hotshoe.slots.operations import (
 )
 from hotshoe.slots.packed import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.slots.quant_spec import QuantSpec
+from hotshoe.slots.relative import RelativeAttentionOp, RelativeAttentionSpec
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import SCALE_BITS, linear_bytes, plain_bytes
@@ -181,6 +182,8 @@ __all__ = [
     "RecordableMoeOp",
     "RecordableSampleOp",
     "RehearsedCommunicatorOp",
+    "RelativeAttentionOp",
+    "RelativeAttentionSpec",
     "Rendezvous",
     "Requires",
     "ReservedMemory",

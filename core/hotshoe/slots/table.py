@@ -23,6 +23,7 @@ from hotshoe.slots.layer_specs import (
     step_features,
 )
 from hotshoe.slots.packed import PackedAttentionSpec
+from hotshoe.slots.relative import RelativeAttentionSpec
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import linear_bytes
 from hotshoe.slots.specs import (
@@ -111,6 +112,17 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=lambda s, n: results.of_attention(s.attention, n),
             step_bytes=lambda s, n: attended_bytes(s.attention, n),
+            reference_waits=True,
+        ),
+        Slot(
+            "relative_attention",
+            RelativeAttentionSpec,
+            f"{_REFERENCE}.relative:RelativeAttention",
+            "paged causal attention whose scores have logits of relative positions",
+            reference_supports=_JUDGE,
+            results=lambda s, n: results.of_attention(s.attention, n),
+            step_bytes=lambda s, n: attended_bytes(s.attention, n),
+            needs=("layout", "prepare"),
             reference_waits=True,
         ),
         Slot(

@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "ExaoneMoeForCausalLM": "hotshoe_models.exaone:build_moe",
     "FalconForCausalLM": "hotshoe_models.falcon:build",
     "FalconMambaForCausalLM": "hotshoe_models.mamba:build_falcon",
+    "InklingForCausalLM": "hotshoe_models.inkling:build",
     "JambaForCausalLM": "hotshoe_models.jamba:build",
     "FalconH1ForCausalLM": "hotshoe_models.falcon_h1:build",
     "DeepseekV2ForCausalLM": "hotshoe_models.deepseek:build_v2",

@@ -2554,6 +2554,45 @@ QWEN4 = {
 VARIANTS += [
     Variant("qwen4-exp", "Qwen4Exp", QWEN4, end_to_end=True, undivided=True),
 ]
+INKLING = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 4,
+    "swa_head_dim": 16,
+    "sliding_window_size": 7,
+    "d_rel": 3,
+    "rel_extent": 19,
+    "local_layer_ids": [1],
+    "log_scaling_n_floor": 9,
+    "log_scaling_alpha": 0.4,
+    "conv_kernel_size": 3,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2,
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "num_hidden_layers": 3,
+    "route_scale": 2.5,
+    "logits_mup_width_multiplier": 2.0,
+}
+VARIANTS += [
+    Variant("inkling", "Inkling", INKLING, end_to_end=True),
+    Variant(
+        "inkling-plain",
+        "Inkling",
+        {
+            **INKLING,
+            "log_scaling_n_floor": None,
+            "local_layer_ids": None,
+            "mlp_layer_types": None,
+            "unpadded_vocab_size": 251,
+            "n_shared_experts": 1,
+            "num_hidden_layers": 7,
+        },
+    ),
+]
 VARIANTS += [
     Variant(
         "ernie-seeing",
@@ -2982,6 +3021,7 @@ CONFIG_CLASSES = {
     "Llama4": "Llama4TextConfig",
     "MiniMaxM3VL": "MiniMaxM3VLTextConfig",
     "Dots3Note": "Dots3NoteTextConfig",
+    "Inkling": "InklingTextConfig",
     "Mllama": "MllamaTextConfig",
     "Apertus1p5": "Apertus1p5TextConfig",
 }
@@ -3202,6 +3242,7 @@ RECENT |= {"MiniMaxM3VL", "MiniMaxM3Sparse", "Dots3Note", "AXK2"}
 RECENT |= {"Apertus1p5", "Zaya", "MuseSpark"}
 RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna", "Lfm3"}
 RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe", "Cosmos3Edge"}
+RECENT |= {"Inkling"}
 RECENT |= {"LaraMini", "SarvamMoE", "SarvamMLA", "HyperCLOVAXVisionV2", "MiniCPMV4_7", "Lfm3Vl"}
 #: One prefix too many is in the names that earlier releases write.
 RECENT |= {"qwen2-hearing"}

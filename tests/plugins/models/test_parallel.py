@@ -220,6 +220,9 @@ def row_elements(decision) -> int:
     """Return what a layer with a cache keeps of a token; 0 of any other operation."""
     if decision.slot in ("mla_attention", "indexer", "block_indexer"):
         return decision.spec.row.channels
+    if decision.slot == "relative_attention":
+        own = decision.spec.attention
+        return 2 * own.num_kv_heads * own.head_dim
     if decision.slot == "sparse_mla_attention":
         return decision.spec.attention.row.channels
     if decision.slot == "attention":

@@ -13,6 +13,7 @@ from hotshoe.slots.hyper import HyperConnectionSpec
 from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.packed import PackedAttentionSpec
 from hotshoe.slots.quant_spec import QuantSpec
+from hotshoe.slots.relative import RelativeAttentionSpec
 from hotshoe.slots.specs import (
     AttentionSpec,
     GatedMlpSpec,
@@ -135,6 +136,15 @@ def _trees(spec: TreeAttentionSpec) -> Iterator[str]:
     if attention.kv_scales == "tensor":
         yield "knows no scales of a checkpoint in trees"
     yield from _reasons(attention)
+
+
+def _relative(spec: RelativeAttentionSpec) -> Iterator[str]:
+    own = spec.attention
+    if own.softcap is not None or own.sinks or own.alibi is not None:
+        yield "has neither caps, sinks nor slopes beside logits of relative positions"
+    if spec.states < 1 or spec.extent < 1:
+        yield f"needs states and distances, not {spec.states} and {spec.extent}"
+    yield from _reasons(own)
 
 
 def _latents(spec: MlaAttentionSpec | IndexerSpec | BlockIndexerSpec) -> Iterator[str]:
@@ -328,6 +338,7 @@ def _name(quant: QuantSpec) -> str:
 _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     AttentionSpec: _keys_and_values,
     DecoderLayerSpec: _layer,
+    RelativeAttentionSpec: _relative,
     TreeAttentionSpec: _trees,
     PackedAttentionSpec: _packed,
     ModelStepSpec: _step,

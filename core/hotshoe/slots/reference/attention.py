@@ -45,6 +45,7 @@ def attend(
     v: Tensor,
     sinks: Tensor | None,
     hidden: Tensor | None = None,
+    logits: Tensor | None = None,
 ) -> Tensor:
     """Attend with the last len(q) positions of one sequence.
 
@@ -53,6 +54,7 @@ def attend(
         k, v: [seq_len, num_kv_heads, head_dim], values of v_head_dim channels.
         sinks: [num_heads] float32 or None.
         hidden: [query_len, seq_len] bool, keys that queries do not see beside later ones.
+        logits: [num_heads, query_len, seq_len] float32, what scores grow by.
 
     Returns:
         [query_len, num_heads, v_head_dim] in q's dtype.
@@ -69,6 +71,8 @@ def attend(
     if spec.alibi is not None:
         slopes = torch.tensor(spec.alibi.slopes(spec.num_heads), device=q.device)
         scores = scores - slopes[:, None, None] * (query_pos - key_pos)
+    if logits is not None:
+        scores = scores + logits
     visible = key_pos <= query_pos
     if spec.window is not None:
         visible &= key_pos > query_pos - spec.window
