@@ -30,8 +30,7 @@ class RelativeAttention(Attention):
     Args:
         ctx: The build context; the layer registers itself there for a cache.
         spec: This rank's heads, scale and window.
-        states: Channels of a head's state.
-        extent: Distances that have profiles.
+        sizes: Channels of a head's state, and distances that have profiles.
         name: Checkpoint name of the profiles [states, extent], which all heads share.
         qk_norm: The norms of each head's q and k.
         kv_scales: As for `Attention`.
@@ -45,8 +44,7 @@ class RelativeAttention(Attention):
         self,
         ctx: BuildContext,
         spec: AttentionSpec,
-        states: int,
-        extent: int,
+        sizes: tuple[int, int],
         name: str,
         qk_norm: QkNorm,
         kv_scales: tuple[str, str] | None = None,
@@ -56,7 +54,8 @@ class RelativeAttention(Attention):
             raise NoTreesError(
                 "the model's scores go by distances, which the nodes of a tree have not"
             )
-        self._states, self._extent, self._temperature = states, extent, temperature
+        (states, extent), self._temperature = sizes, temperature
+        self._states, self._extent = sizes
         super().__init__(ctx, spec, None, qk_norm, kv_scales=kv_scales)
         # The layer asks it for layout and preparation, which operations of attention have alike.
         self._relative = cast("RelativeAttentionOp", self._attend)

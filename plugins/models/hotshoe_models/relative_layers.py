@@ -143,8 +143,7 @@ class RelativeMixer:
         self._attention = RelativeAttention(
             ctx,
             attention_spec(spec, ctx, i),
-            parts.states,
-            layer.window or parts.extent,
+            (parts.states, layer.window or parts.extent),
             f"{name}rel_logits_proj.proj",
             qk_norm,
             stored_kv_scales(ctx.format, name[:-1]),
