@@ -155,7 +155,11 @@ class Header:
         ordered = dict(sorted(tensors.items(), key=lambda item: item[1].begin))
         for (before, first), (name, second) in pairwise(ordered.items()):
             if second.begin < first.end:
-                raise self.bad(f"{_short(name)} and {_short(before)} overlap")
+                kind = first.type
+                raise self.bad(
+                    f"{_short(name)} and {_short(before)} overlap, as {kind.values} values of type "
+                    f"{kind.name} take {kind.nbytes} bytes"
+                )
         return ordered
 
 

@@ -117,6 +117,10 @@ def _q1_0(blocks: Tensor) -> Parts:
     return Parts(less(2 * _in_order(blocks[:, 2:], 1), 1), half(blocks, 0))
 
 
+def _q2_0(blocks: Tensor) -> Parts:
+    return Parts(less(_in_order(blocks[:, 2:], 2), 1), half(blocks, 0))
+
+
 LOW_BITS: dict[str, Callable[[Tensor], Parts]] = {
     "IQ1_S": _iq1_s,
     "IQ1_M": _iq1_m,
@@ -128,4 +132,5 @@ LOW_BITS: dict[str, Callable[[Tensor], Parts]] = {
     "TQ1_0": _tq1_0,
     "TQ2_0": _tq2_0,
     "Q1_0": _q1_0,
+    "Q2_0": _q2_0,
 }

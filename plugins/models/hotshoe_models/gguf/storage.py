@@ -50,6 +50,7 @@ _FORMS = {
     "TQ1_0": (4, 256, True, None),
     "TQ2_0": (4, 256, True, None),
     "Q1_0": (4, 128, True, None),
+    "Q2_0": (4, 64, True, None),
     "NVFP4": (8, 16, True, 5),
 }
 FORMS = {

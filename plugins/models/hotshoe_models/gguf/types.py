@@ -47,6 +47,7 @@ TYPES = {
     39: BlockType("MXFP4", 32, 17),
     40: BlockType("NVFP4", 64, 36),
     41: BlockType("Q1_0", 128, 18),
+    42: BlockType("Q2_0", 64, 18),
 }
 #: Types that exist but are not read, for messages.
 OTHERS = {
@@ -57,5 +58,4 @@ OTHERS = {
     26: "I32",
     27: "I64",
     28: "F64",
-    42: "Q2_0",
 }

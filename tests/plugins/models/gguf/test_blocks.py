@@ -18,7 +18,8 @@ SCALES = {
     "Q3_K": (108,),
     "Q6_K": (208,),
     "MXFP4": (),
-    **dict.fromkeys(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "Q1_0"), (0,)),
+    **dict.fromkeys(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0,)),
+    **dict.fromkeys(("Q1_0", "Q2_0"), (0,)),
     "TQ1_0": (52,),
     "TQ2_0": (64,),
     "IQ1_M": (),
@@ -44,9 +45,11 @@ def draw(kind: str, count: int = 37) -> np.ndarray:
 
 
 def oracle(kind: str, data: np.ndarray) -> np.ndarray:
-    if kind == "Q1_0":  # which the package names and does not read
+    if kind in ("Q1_0", "Q2_0"):  # which the package does not read
         scales = data[:, :2].copy().view(np.float16).astype(np.float32)
-        return (2 * np.unpackbits(data[:, 2:], axis=1, bitorder="little") - 1.0) * scales
+        ones = np.unpackbits(data[:, 2:], axis=1, bitorder="little").astype(np.float32)
+        numbers = 2 * ones - 1 if kind == "Q1_0" else ones[:, ::2] + 2 * ones[:, 1::2] - 1
+        return numbers * scales
     return gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
 
 

@@ -93,7 +93,7 @@ BROKEN = {
     ),
     "no dimension": (raw_file(infos=info("w", (), 0, 0), counts=(0, 1)), "0 dimensions"),
     "9 dimensions": (raw_file(infos=info("w", (1,) * 9, 0, 0), counts=(0, 1)), "9 dimensions"),
-    "a type not read": (raw_file(infos=info("w", (256,), 42, 0), counts=(0, 1)), "type Q2_0"),
+    "a type not read": (raw_file(infos=info("w", (256,), 15, 0), counts=(0, 1)), "type Q8_K"),
     "a type unknown": (raw_file(infos=info("w", (4,), 777, 0), counts=(0, 1)), "number 777"),
     "no elements": (raw_file(infos=info("w", (4, 0), 0, 0), counts=(0, 1)), "no tensor can have"),
     "huge": (raw_file(infos=info("w", (HUGE, HUGE), 0, 0), counts=(0, 1)), "no tensor can have"),
