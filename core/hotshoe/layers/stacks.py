@@ -55,6 +55,7 @@ def unstacked(
     known_as: Callable[[str], str],
     stacks: Mapping[str, Parts],
     transposed: Collection[str] = (),
+    interleaved: Collection[str] = (),
 ) -> TensorSource:
     """Return a source that has each expert's matrices, as views, in the place of stacked ones.
 
@@ -64,12 +65,15 @@ def unstacked(
         stacks: Tensors [num_experts, rows, columns], or [num_experts * rows, columns], by those
             names; or one number for each expert, whose matrices share it.
         transposed: Those of them in which an expert has [columns, rows].
+        interleaved: Those in which rows of an expert's matrices take turns.
     """
     found = {name: known for name in source.names() if (known := known_as(name)) in stacks}
-    turned = frozenset(name for name, known in found.items() if known in transposed)
-    return _Unstacked(
-        source, {name: stacks[known] for name, known in found.items()}, known_as, turned
-    )
+
+    def of(names: Collection[str]) -> frozenset[str]:
+        return frozenset(name for name, known in found.items() if known in names)
+
+    parts = {name: stacks[known] for name, known in found.items()}
+    return _Unstacked(source, parts, known_as, of(transposed), of(interleaved))
 
 
 class _Unstacked:
@@ -81,8 +85,9 @@ class _Unstacked:
         stacks: Mapping[str, Parts],
         known_as: Callable[[str], str],
         transposed: frozenset[str],
+        interleaved: frozenset[str],
     ) -> None:
-        self._source, self._transposed = source, transposed
+        self._source, self._transposed, self._interleaved = source, transposed, interleaved
         self._names: list[str] = []
         #: Of a matrix: the tensor that it lies in, its expert, and which of the expert's it is.
         self._places: dict[str, tuple[str, int, int]] = {}
@@ -129,6 +134,8 @@ class _Unstacked:
                 f"{whole} has shape {list(tensor.shape)}, but config.json means {experts} experts "
                 f"of {parts} matrices each; checkpoint and configuration do not belong together"
             )
+        if whole in self._interleaved:
+            return tensor[expert, at::parts]
         rows = tensor.shape[1] // parts
         return tensor[expert, at * rows : (at + 1) * rows]
 

@@ -118,6 +118,7 @@ class WeightTable:
         self._missing: dict[str, None] = {}
         self._stacks: dict[str, Parts] = {}
         self._transposed: set[str] = set()
+        self._interleaved: set[str] = set()
         self.reopen: Callable[[], TensorSource | None] = lambda: None
 
     def follow(self, format: WeightFormat) -> None:
@@ -191,19 +192,25 @@ class WeightTable:
         plain = source if self.decode is None else self.decode(source)
         if not self._stacks:
             return plain
-        return unstacked(plain, self.known_as, self._stacks, self._transposed)
+        turned = self._transposed, self._interleaved
+        return unstacked(plain, self.known_as, self._stacks, *turned)
 
-    def unstack(self, name: str, parts: Parts, transposed: bool = False) -> None:
+    def unstack(
+        self, name: str, parts: Parts, transposed: bool = False, interleaved: bool = False
+    ) -> None:
         """Name a tensor of all experts that some checkpoints have in the place of single matrices.
 
         Args:
             name: Of a tensor [num_experts, rows, columns], or [num_experts * rows, columns].
             parts: For each expert the names that its rows are asked for by, in equal parts.
             transposed: An expert has [columns, rows].
+            interleaved: Rows of an expert's matrices take turns.
         """
         self._stacks[name] = parts
         if transposed:
             self._transposed.add(name)
+        if interleaved:
+            self._interleaved.add(name)
 
     def known_as(self, name: str) -> str:
         """Return the name that layers know a checkpoint's tensor by."""

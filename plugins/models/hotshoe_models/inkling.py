@@ -2,16 +2,18 @@
 the router weighs with the others.
 
 Defaults are those of transformers' InklingTextConfig. Layers that predict further tokens are not
-read.
+read. Published files, whose class sees and hears, have names of their own, and rows of gates and
+ups in turn. Source of these: transformers' mapping of weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hotshoe.layers import BuildContext, LogTemperature, Mixture
+from hotshoe.layers.stacks import Parts
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.mixtures import mixture, sparse_types, with_expert_defaults
@@ -74,7 +76,27 @@ NAMES = WeightNames(
     embedding_norm="model.embed_tokens.embed_norm",
     qk_norm=("self_attn.q_norm", "self_attn.k_norm"),
 )
-SHARED = ("gate_proj", "up_proj", "down_proj")
+GATE_UP, DOWN = ("gate_proj", "up_proj"), ("down_proj",)
+#: The class of files that transformers writes of the text part.
+TEXT = "InklingForCausalLM"
+#: Names that published files have, and ours, one change after the other.
+PUBLISHED = (
+    (r"^model\.llm\.embed_norm\.", "model.embed_tokens.embed_norm."),
+    (r"^model\.llm\.embed\.", "model.embed_tokens."),
+    (r"^model\.llm\.unembed\.", "lm_head."),
+    (r"^model\.llm\.", "model."),
+    (r"\.attn\.w([qkvr])_d[uv]\.", r".self_attn.\1_proj."),
+    (r"\.attn\.wo_ud\.", ".self_attn.o_proj."),
+    (r"\.attn\.", ".self_attn."),
+    (r"_sconv\.weight$", "_sconv.conv1d.weight"),
+    (r"\.attn_norm\.", ".input_layernorm."),
+    (r"\.mlp_norm\.", ".post_attention_layernorm."),
+    (r"\.mlp\.gate\.bias$", ".mlp.gate.e_score_correction_bias"),
+    (r"\.mlp\.w13_dn\.weight$", ".mlp.gate_up_proj"),
+    (r"\.mlp\.w2_md\.", ".mlp.down_proj."),
+    (r"\.(?:shared_)?w13_weight$", ".gate_up_proj"),
+    (r"\.(?:shared_)?w2_weight$", ".down_proj"),
+)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> RelativeDecoder:
@@ -89,9 +111,6 @@ def build(config: ModelConfig, ctx: BuildContext) -> RelativeDecoder:
         replace(layer, mixture=experts) if sparse(i) else layer
         for i, layer in enumerate(_layers(config))
     )
-    for i, layer in enumerate(layers):
-        if layer.mixture is not None:
-            _name_shared(ctx, f"{NAMES.layer.format(i)}mlp.", experts)
     spec = decoder_spec(
         config,
         layers,
@@ -99,7 +118,17 @@ def build(config: ModelConfig, ctx: BuildContext) -> RelativeDecoder:
         names=NAMES,
     )
     ctx.weights.ignore([r"^(model\.)?mtp\."], "layers that predict further tokens")
-    return RelativeDecoder(spec, ctx, _parts(config))
+    model = RelativeDecoder(spec, ctx, _parts(config))
+    published = config.architecture != TEXT
+    for pattern, replacement in PUBLISHED if published else ():
+        ctx.weights.rename(pattern, replacement)
+    for i, layer in enumerate(layers):
+        block, own = f"{NAMES.layer.format(i)}mlp.", layer.mixture
+        if own is not None:
+            _name_shared(ctx, block, own)
+        if published:
+            _interleave(ctx, block, own)
+    return model
 
 
 def _parts(config: ModelConfig) -> RelativeParts:
@@ -174,14 +203,30 @@ def _experts(config: ModelConfig) -> Mixture:
     )
 
 
-def _name_shared(ctx: BuildContext, prefix: str, experts: Mixture) -> None:
+def _name_shared(ctx: BuildContext, block: str, experts: Mixture) -> None:
     """Say which experts the tensors of shared ones hold."""
     numbers = range(experts.num_experts - experts.always, experts.num_experts)
-    parts: Mapping[str, tuple[tuple[str, ...], ...]] = {
-        f"{prefix}shared_experts.{side}": tuple(
-            (f"{prefix}experts.{i}.{side}.weight",) for i in numbers
-        )
-        for side in SHARED
-    }
-    for name, parts_of in parts.items():
-        ctx.weights.unstack(name, parts_of)
+    for side in (*GATE_UP, *DOWN):
+        parts = _matrices(block, (side,), numbers)
+        ctx.weights.unstack(f"{block}shared_experts.{side}", parts)
+
+
+def _interleave(ctx: BuildContext, block: str, experts: Mixture | None) -> None:
+    """Say which matrices published files have row by row in one tensor, of a layer."""
+    if experts is None:
+        name = f"{block}gate_up_proj"
+        parts: Parts = (tuple(f"{block}{side}.weight" for side in GATE_UP),)
+        ctx.weights.unstack(name, parts, interleaved=True)
+        return
+    routed = experts.num_experts - experts.always
+    for name, numbers in (
+        ("experts", range(routed)),
+        ("shared_experts", range(routed, experts.num_experts)),
+    ):
+        parts = _matrices(block, GATE_UP, numbers)
+        ctx.weights.unstack(f"{block}{name}.gate_up_proj", parts, interleaved=True)
+
+
+def _matrices(block: str, sides: Sequence[str], numbers: Iterable[int]) -> Parts:
+    """Return the names of matrices of each of these experts."""
+    return tuple(tuple(f"{block}experts.{i}.{side}.weight" for side in sides) for i in numbers)

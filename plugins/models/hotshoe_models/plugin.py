@@ -209,6 +209,7 @@ COMPOSITES = {
     "HYV4VLForConditionalGeneration": {"hy_v4_vl_text": "HYV4VLTextModel"},
     "Idefics2ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "InklingForConditionalGeneration": {"inkling_text": "InklingForCausalLM"},
     "InternVLForConditionalGeneration": {
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",

@@ -35,6 +35,16 @@ def table():
     return made, got
 
 
+def test_rows_take_turns():
+    made, got = table()
+    made.unstack("e.gate_up_proj", PARTS, interleaved=True)
+    whole = torch.randn(3, 4, 5)
+    tensors = {"old.e.gate_up_proj": whole, "other": torch.ones(2, 5)}
+    feed(made, made.decoded(Described(tensors)))
+    for i, (gate, up) in enumerate(PARTS):
+        assert torch.equal(got[gate], whole[i, ::2]) and torch.equal(got[up], whole[i, 1::2])
+
+
 def test_each_expert_gets_its_rows():
     made, got = table()
     whole, other = torch.randn(3, 4, 5), torch.randn(2, 5)

@@ -2580,6 +2580,15 @@ INKLING = {
 VARIANTS += [
     Variant("inkling", "Inkling", INKLING, end_to_end=True),
     Variant(
+        "inkling-seeing",
+        "Inkling",
+        INKLING,
+        whole={
+            "vision_config": {"hidden_size": 16, "patch_size": 4, "n_layers": 8},
+            "audio_config": {"text_hidden_size": 64},
+        },
+    ),
+    Variant(
         "inkling-plain",
         "Inkling",
         {
