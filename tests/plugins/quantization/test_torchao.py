@@ -64,11 +64,12 @@ def test_numbers_that_share_a_scale(shared: object, form: QuantSpec) -> None:
     assert storage is not None and storage.weight == form
 
 
-def test_x_stays_as_it_is_beside_integers_of_four_bits() -> None:
+def test_x_beside_integers_of_four_bits_is_quantized_where_a_kernel_is() -> None:
     config = torchao("Int8DynamicActivationIntxWeight", PER_GROUP, weight_granularity=PER_GROUP)
     storage = read(config).storage("a", (64, 64))
-    assert storage == Storage(QuantSpec("int4", "group", 32))
-    assert storage.left == QuantSpec("int8", "token", dynamic=True)
+    form, x = QuantSpec("int4", "group", 32), QuantSpec("int8", "token", dynamic=True)
+    assert storage == Storage(form, native=Storage(form, x))
+    assert storage.left == x
 
 
 def test_zero_points_of_symmetric_numbers_are_zero() -> None:

@@ -207,18 +207,32 @@ def _build(
     return model.eval()
 
 
+class _Building(threading.local):
+    """Whether parameters that this thread registers have a shape alone."""
+
+    without_memory = False
+
+
+_BUILDING = _Building()
+
+
+def _without_values(
+    module: nn.Module, name: str, parameter: nn.Parameter | None
+) -> nn.Parameter | None:
+    if parameter is None or not _BUILDING.without_memory:
+        return None
+    return nn.Parameter(parameter.to("meta"), requires_grad=False)
+
+
+# Once and for good: another thread may be going through all hooks when one comes or goes.
+register_module_parameter_registration_hook(_without_values)
+
+
 @contextmanager
 def _without_memory() -> Iterator[None]:
     """Let parameters that this thread registers have a shape, and no values."""
-    thread = threading.get_ident()
-
-    def hook(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-        if threading.get_ident() != thread or parameter is None:
-            return None
-        return nn.Parameter(parameter.to("meta"), requires_grad=False)
-
-    handle = register_module_parameter_registration_hook(hook)
+    _BUILDING.without_memory = True
     try:
         yield
     finally:
-        handle.remove()
+        _BUILDING.without_memory = False
