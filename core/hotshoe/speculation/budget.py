@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 #: Steps that are timed before anything is decided, and of a first look at drafts.
 WINDOW = 8
-#: A first look ends after so many steps where drafts yield less than so much of what none do.
+#: A first look ends after so many steps where drafts yield less than this share of steps without.
 GLANCES = {2: 0.6, 3: 0.9}
 #: Drafts of a step while they are tried: so many, or half as many as sequences run.
 TRIAL_DRAFTS = 4
@@ -23,7 +23,7 @@ STAY, SHORT_STAY = 256, 48
 ABOUT_EQUAL = 1.5
 #: Steps without drafts until they are tried again: at first, by what it grows, and at most.
 FIRST_WAIT, WAIT_GROWTH, LAST_WAIT = 64, 4, 1024
-#: The share of the time that looks at drafts may cost; who lost more waits longer.
+#: The share of the time that looks at drafts may cost; a larger loss waits longer.
 LOOKS_SHARE = 0.01
 #: Steps after a change that are not timed: they were planned before it.
 SETTLING = 2

@@ -67,7 +67,7 @@ DEFAULTS = {
     "mtp_local_layer_ids": None,
     "rms_norm_eps_moe_gate": 1e-6,
 }
-#: What published files call keys.
+#: Keys of published files, and those of transformers.
 SPELLINGS = {"sconv_kernel_size": "conv_kernel_size", "model_max_length": "max_position_embeddings"}
 FULL, SLIDING = "hybrid", "hybrid_sliding"
 #: Without `local_layer_ids`, each sixth layer sees all tokens.

@@ -39,7 +39,7 @@ from hotshoe_models.spec import DecoderSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelativeParts:
-    """What a `DecoderSpec` does not say.
+    """The values that a `DecoderSpec` lacks.
 
     Attributes:
         states: Channels of the state that a head's logits are made of.

@@ -49,7 +49,7 @@ def test_facts() -> None:
 ASYNCHRONOUS = {"transfer"}
 #: Blocks that it composes: a recorded step is one native call already.
 COMPOSED = {"decoder_layer", "model_step"}
-#: What the reference serves alone.
+#: Slots that the reference alone serves.
 UNSERVED = {"relative_attention"}
 
 

@@ -10,22 +10,22 @@ from contextlib import AbstractContextManager, nullcontext
 from hotshoe.config import EngineConfig
 from hotshoe.engine.wire.children import ENGINE_COMMAND, RANK_COMMAND, started_ahead
 
-#: What an engine of core's own worker imports beside the module that its process runs.
+#: Imports of an engine with core's own worker, beside the module that its process runs.
 IMPORTS = ("hotshoe.runner.projected", "hotshoe.runner.worker")
-#: Platforms that compute nothing, and import little.
-LIGHT = ("null",)
+#: Core's own platform (`hotshoe.builtin.null`), which computes nothing and imports little.
+LIGHT = "null"
 
 
 def engine_ahead(config: EngineConfig) -> AbstractContextManager[None]:
-    """Start what the engine process will be, if that is going to import much."""
-    if config.platform in LIGHT:
+    """Start the process that will be the engine, if it is going to import much."""
+    if config.platform == LIGHT:
         return nullcontext()
     return started_ahead(ENGINE_COMMAND, IMPORTS)
 
 
 def ranks_ahead(config: EngineConfig) -> AbstractContextManager[None]:
-    """Start what the ranks of this host will be, if there are several."""
+    """Start the processes that will be the ranks of this host, if there are several."""
     own = config.distributed_executor_backend in (None, "mp")
-    if config.num_ranks == 1 or not own or config.platform in LIGHT:
+    if config.num_ranks == 1 or not own or config.platform == LIGHT:
         return nullcontext()
     return started_ahead(RANK_COMMAND, IMPORTS, max(config.num_ranks // config.nnodes, 1))
