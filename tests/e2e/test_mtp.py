@@ -177,7 +177,7 @@ def test_drafts_behind_steps_without_any_are_as_good(
 def test_what_cannot_be_is_refused(open_mtp: Callable[..., LLM], open_llm) -> None:
     weights = mtp.random_weights(1)
     cases: list[tuple[dict[str, object], str]] = [
-        ({"speculative_config": {**method(), "model": "x"}}, "no option model"),
+        ({"speculative_config": {**method(), "models": "x"}}, "no option models"),
         ({"changes": {"num_nextn_predict_layers": 0}}, "MiMoForCausalLM in .* has none"),
     ]
     for options, message in cases:

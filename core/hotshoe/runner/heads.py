@@ -16,8 +16,9 @@ from hotshoe.types.trees import ROOT, NoTreesError
 
 
 def wants_further(config: EngineConfig) -> bool:
-    """Tell whether layers of the checkpoint that predict further tokens are used."""
-    return (config.speculative_config or {}).get("method") == MTP
+    """Tell whether layers of the model's own checkpoint that predict further tokens are used."""
+    options = config.speculative_config or {}
+    return options.get("method") == MTP and "model" not in options
 
 
 def head_of(model: Model, ctx: BuildContext, config: ModelConfig) -> DraftHead | None:

@@ -248,7 +248,7 @@ def open_drafting(
     options = {name: value for name, value in given.items() if name not in EVERY_METHOD}
     methods = plugins.mapping(HEADS)
     if method == MTP or method in methods:
-        check_head(config, options, (TREE,) if method == MTP else ("model", TREE))
+        check_head(config, options, ("model", TREE))
         tree = config.draft_tree
         if tree is None:
             return Drafting(Heads(), limit, nullcontext, budget, config.max_num_seqs)
@@ -267,6 +267,20 @@ def open_drafting(
     with blaming():
         drafter = Followers(resolve_lazy(reference)(options))
     return Drafting(drafter, limit, blaming, budget, config.max_num_seqs)
+
+
+def lies_apart(options: Mapping[str, Any], heads: Mapping[str, str]) -> bool:
+    """Return whether a method's head lies in a directory of its own.
+
+    Layers that predict further tokens do so only where `model` names one. Else they are part of
+    the model's checkpoint.
+
+    Args:
+        options: `speculative_config`.
+        heads: The methods that plugins name as `HEADS`.
+    """
+    method = options.get("method")
+    return method in heads and (method != MTP or "model" in options)
 
 
 def check_head(config: EngineConfig, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:

@@ -26,7 +26,7 @@ from hotshoe.models.base import GENERATE, DraftHead
 from hotshoe.types.trees import NAME
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
 from hotshoe_models.eagle_forms import chosen_layers, is_eagle3, layer_family, merged
-from hotshoe_models.heads import Embedded, Joined, check_sizes, plain_decoder
+from hotshoe_models.heads import Embedded, Joined, check_sizes, check_verifier, plain_decoder
 from hotshoe_models.llama import DEFAULTS, llama_spec
 from hotshoe_models.norms import plain_norm
 from hotshoe_models.qwen import QWEN3_NAMES
@@ -36,7 +36,6 @@ from hotshoe_models.values import (
     flag,
     layer_specs,
     layer_types,
-    mapping,
     optional_size,
     refuse,
     with_defaults,
@@ -310,13 +309,7 @@ def _spec(
         ConfigError: The head was trained for another model.
         CheckpointError: It has several layers, or its configuration is malformed.
     """
-    verifier = mapping(config, "speculators_config").get("verifier") or {}
-    named = verifier.get("architectures") if isinstance(verifier, dict) else None
-    if isinstance(named, list) and named and target.architecture not in named:
-        raise ConfigError(
-            f"the head was trained for {', '.join(map(str, named))}, but the model is "
-            f"{target.architecture}; use a head that was trained for it"
-        )
+    check_verifier(config, target)
     config = with_defaults(config, {**DEFAULTS, "num_hidden_layers": 1})
     taken = "hidden_size" if config.get("target_hidden_size") is None else "target_hidden_size"
     check_sizes(config, model, (taken, "vocab_size"))

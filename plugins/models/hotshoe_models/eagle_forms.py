@@ -60,7 +60,9 @@ def layer_family(config: ModelConfig) -> str:
     """
     key = "speculators_model_type"
     if config.get(key, "eagle3") != "eagle3":
-        raise refuse(config, key, "reads heads of eagle3")
+        raise refuse(
+            config, key, "is read by method eagle3, which reads eagle3; for mtp use method mtp"
+        )
     within = mapping(config, "eagle_config")
     for name, (served, why) in FIXED.items():
         value = within.get(name, config.get(name))

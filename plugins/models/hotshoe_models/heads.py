@@ -12,6 +12,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.values import mapping
 
 
 class Embedded:
@@ -76,3 +77,18 @@ def check_sizes(config: ModelConfig, model: DenseDecoder, names: Sequence[str]) 
                 f"{name} of the head is {config.size(name)}, but the model has {size}; use a "
                 "head that was trained for this model"
             )
+
+
+def check_verifier(config: ModelConfig, target: ModelConfig) -> None:
+    """Refuse a head whose file says that it was trained for another architecture.
+
+    Raises:
+        ConfigError: It does.
+    """
+    verifier = mapping(config, "speculators_config").get("verifier") or {}
+    named = verifier.get("architectures") if isinstance(verifier, dict) else None
+    if isinstance(named, list) and named and target.architecture not in named:
+        raise ConfigError(
+            f"the head was trained for {', '.join(map(str, named))}, but the model is "
+            f"{target.architecture}; use a head that was trained for it"
+        )

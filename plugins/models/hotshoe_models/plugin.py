@@ -421,6 +421,7 @@ HEADS = {
     "eagle3": "hotshoe_models.eagle:build_eagle3",
     "gemma4_assistant": "hotshoe_models.gemma4_assistant:build",
     "medusa": "hotshoe_models.medusa:build",
+    "mtp": "hotshoe_models.mtp_head:build",
 }
 
 #: What builds architectures that nobody describes.

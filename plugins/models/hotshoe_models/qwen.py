@@ -8,7 +8,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.further import FurtherNames, add_further
-from hotshoe_models.spec import LayerSpec, WeightNames
+from hotshoe_models.spec import DecoderSpec, LayerSpec, WeightNames
 from hotshoe_models.values import (
     FULL,
     SLIDING,
@@ -68,10 +68,14 @@ def build_mimo(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 def build_qwen3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Qwen3ForCausalLM."""
+    return DenseDecoder(describe_qwen3(config, ctx), ctx)
+
+
+def describe_qwen3(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
+    """Describe Qwen3ForCausalLM."""
     config = with_defaults(config, QWEN3_DEFAULTS)
-    bias = flag(config, "attention_bias")
-    spec = decoder_spec(config, _layers(config, ctx), qkv_bias=bias, o_bias=bias, names=QWEN3_NAMES)
-    return DenseDecoder(spec, ctx)
+    bias, layers = flag(config, "attention_bias"), _layers(config, ctx)
+    return decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=QWEN3_NAMES)
 
 
 def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:

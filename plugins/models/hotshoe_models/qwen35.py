@@ -12,7 +12,7 @@ from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.qwen_moe import NAMES
 from hotshoe_models.qwen_next import APART, drafting, gated_spec, mixed_layers
 from hotshoe_models.qwen_next import DEFAULTS as QWEN_NEXT
-from hotshoe_models.spec import LayerSpec, Projection
+from hotshoe_models.spec import DecoderSpec, LayerSpec, Projection
 from hotshoe_models.values import with_defaults
 
 SHARED = {**QWEN_NEXT, "vocab_size": 248320}
@@ -28,25 +28,37 @@ PROJECTIONS = (
     APART,
     Projection((("in_proj_b", ("beta",)), ("in_proj_a", ("decay",)))),
 )
+#: Key of the number of layers that predict further tokens.
+COUNT = "mtp_num_hidden_layers"
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Qwen3_5ForCausalLM."""
-    config = with_defaults(config, DENSE_DEFAULTS)
-    return _decoder(config, ctx, mixed_layers(config, ctx))
+    return drafting(config, ctx, describe(config, ctx), COUNT)
 
 
 def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Qwen3_5MoeForCausalLM."""
+    return drafting(config, ctx, describe_moe(config, ctx), COUNT)
+
+
+def describe(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
+    """Describe Qwen3_5ForCausalLM."""
+    config = with_defaults(config, DENSE_DEFAULTS)
+    return _described(config, ctx, mixed_layers(config, ctx))
+
+
+def describe_moe(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
+    """Describe Qwen3_5MoeForCausalLM."""
     config = with_expert_defaults(config, MOE_DEFAULTS)
     shared = config.size("shared_expert_intermediate_size")
     router = RouterSpec(renormalize=True)
     experts = mixture(config, router, shared_size=shared, shared_gated=True, names=NAMES)
-    layers = with_experts(mixed_layers(config, ctx), experts, lambda i: True)
-    return _decoder(config, ctx, layers)
+    return _described(config, ctx, with_experts(mixed_layers(config, ctx), experts, lambda i: True))
 
 
-def _decoder(config: ModelConfig, ctx: BuildContext, layers: tuple[LayerSpec, ...]) -> DenseDecoder:
+def _described(
+    config: ModelConfig, ctx: BuildContext, layers: tuple[LayerSpec, ...]
+) -> DecoderSpec:
     ctx.weights.rename(r"^model\.language_model\.", "model.")
-    spec = gated_spec(config, ctx, layers, PROJECTIONS)
-    return drafting(config, ctx, spec, "mtp_num_hidden_layers")
+    return gated_spec(config, ctx, layers, PROJECTIONS)

@@ -65,6 +65,11 @@ GATES = Projection((("in_proj_ba", ("beta", "decay")),), grouped=True)
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Qwen3NextForCausalLM."""
+    return drafting(config, ctx, describe(config, ctx), COUNT)
+
+
+def describe(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
+    """Describe Qwen3NextForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
     layers = mixed_layers(config, ctx)
     if count(config, "num_experts"):
@@ -73,7 +78,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         experts = mixture(config, router, shared_size=shared, shared_gated=True, names=NAMES)
         layers = with_experts(layers, experts, sparse_layers(config))
     projections = (APART if config.get("qkv_apart") else JOINED, GATES)
-    return drafting(config, ctx, gated_spec(config, ctx, layers, projections), COUNT)
+    return gated_spec(config, ctx, layers, projections)
 
 
 def drafting(config: ModelConfig, ctx: BuildContext, spec: DecoderSpec, key: str) -> DenseDecoder:

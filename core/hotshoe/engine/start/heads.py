@@ -21,7 +21,7 @@ from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
-from hotshoe.speculation.drafting import HEADS
+from hotshoe.speculation.drafting import HEADS, lies_apart
 from hotshoe.types.trees import NoTreesError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def find_head(config: EngineConfig, plugins: PluginManager) -> list[Change]:
         UserError: It is not named, or not there.
     """
     options = dict(config.speculative_config or {})
-    if options.get("method") not in plugins.mapping(HEADS):
+    if not lies_apart(options, plugins.mapping(HEADS)):
         return []
     name, revision = options.get("model"), options.pop("revision", None)
     if not isinstance(name, str) or not name:
@@ -58,10 +58,10 @@ def with_head(
     builder: ModelBuilder, options: Mapping[str, Any] | None, plugins: PluginManager
 ) -> ModelBuilder:
     """Return what builds a model, and on it the head that the options name, if they name one."""
-    method = (options or {}).get("method")
-    if options is None or method not in plugins.mapping(HEADS):
+    if options is None or not lies_apart(options, plugins.mapping(HEADS)):
         return builder
-    reference, name = plugins.pick("speculative_config.method", method, HEADS), options["model"]
+    method, name = options["method"], options["model"]
+    reference = plugins.pick("speculative_config.method", method, HEADS)
 
     def build(config: ModelConfig, ctx: BuildContext) -> Model:
         from hotshoe.layers.formats import PLAIN
