@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.plugins.models.test_further_drafts import watched
-from tests.plugins.models.test_further_forms import LENGTH, OPTIONS, Form, Published
+from tests.plugins.models.test_further_forms import OPTIONS, Form, Published
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
