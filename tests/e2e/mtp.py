@@ -28,12 +28,13 @@ CONFIG = {
     "torch_dtype": "float32",
     "num_nextn_predict_layers": 1,
 }
-HEAD = "model.mtp_layers.0."
+FURTHER = "model.mtp_layers.{}."
+HEAD = FURTHER.format(0)
 Weights = dict[str, Tensor]
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """Return all tensors of the checkpoint."""
+def shapes(further: int = 1) -> dict[str, tuple[int, ...]]:
+    """Return all tensors of the checkpoint, with so many layers behind."""
     layer = {
         "input_layernorm.weight": (SIZE,),
         "post_attention_layernorm.weight": (SIZE,),
@@ -52,46 +53,51 @@ def shapes() -> dict[str, tuple[int, ...]]:
         "model.embed_tokens.weight": (VOCAB, SIZE),
         "lm_head.weight": (VOCAB, SIZE),
         "model.norm.weight": (SIZE,),
-        f"{HEAD}token_layernorm.weight": (SIZE,),
-        f"{HEAD}hidden_layernorm.weight": (SIZE,),
-        f"{HEAD}final_layernorm.weight": (SIZE,),
-        f"{HEAD}input_proj.weight": (SIZE, 2 * SIZE),
     }
-    for prefix in [*(f"model.layers.{i}." for i in range(LAYERS)), HEAD]:
+    heads = [FURTHER.format(i) for i in range(further)]
+    for prefix in heads:
+        found |= {
+            f"{prefix}{name}_layernorm.weight": (SIZE,) for name in ("token", "hidden", "final")
+        }
+        found[f"{prefix}input_proj.weight"] = (SIZE, 2 * SIZE)
+    for prefix in [*(f"model.layers.{i}." for i in range(LAYERS)), *heads]:
         found |= {prefix + name: shape for name, shape in layer.items()}
     return found
 
 
-def random_weights(seed: int) -> Weights:
+def random_weights(seed: int, further: int = 1) -> Weights:
     """Return weights of which each counts."""
     generator = torch.Generator().manual_seed(seed)
     found = {}
-    for name, shape in shapes().items():
+    for name, shape in shapes(further).items():
         values = torch.randn(shape, generator=generator)
         scale = 0.2 if len(shape) == 1 else 1.5 * shape[-1] ** -0.5
         found[name] = values * scale + (name.endswith("norm.weight"))
     return found
 
 
-def chain_weights(seed: int, strange: float = 0.0) -> Weights:
-    """Return weights by which each token alone says the next, as the further layer knows.
+def chain_weights(seed: int, strange: float = 0.0, further: int = 1) -> Weights:
+    """Return weights by which each token alone says the next, as further layers know.
 
     Args:
         seed: Of what follows what.
-        strange: How much the decoder heeds older tokens, unlike the further layer.
+        strange: How much the decoder heeds older tokens, unlike a further layer.
+        further: How many such layers.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = random_weights(seed)
+    found = random_weights(seed, further)
     for name, tensor in found.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
-            tensor *= 0.0 if name.startswith(HEAD) or "down" in name else strange
+            tensor *= 0.0 if name.startswith(FURTHER[:-3]) or "down" in name else strange
         if name.endswith("norm.weight"):
             tensor.fill_(1.0)
     vectors = torch.nn.functional.normalize(torch.randn(VOCAB, SIZE, generator=generator))
     found["model.embed_tokens.weight"] = vectors
     found["lm_head.weight"] = torch.empty_like(vectors)
     found["lm_head.weight"][torch.randperm(VOCAB, generator=generator)] = vectors
-    found[f"{HEAD}input_proj.weight"] = torch.cat([torch.zeros(SIZE, SIZE), torch.eye(SIZE)], 1)
+    for i in range(further):
+        join = torch.cat([torch.zeros(SIZE, SIZE), torch.eye(SIZE)], 1)
+        found[f"{FURTHER.format(i)}input_proj.weight"] = join
     return found
 
 
@@ -114,30 +120,43 @@ def states(weights: Weights, ids: Sequence[int]) -> Tensor:
     return norm(x, weights["model.norm.weight"])
 
 
-def drafts(weights: Weights, ids: Sequence[int], count: int) -> list[list[int]]:
+def drafts(weights: Weights, ids: Sequence[int], count: int, further: int = 1) -> list[list[int]]:
     """Return, for each draft behind ids, the tokens whose logits are within rounding of the best.
 
-    The further layer reads the state of each token and the token behind it. Where those are over,
-    it reads its own last result and its own last guess; the chain ends where several are likely.
+    The first layer reads the state of each token and the token behind it. Each other layer reads
+    what the one before it made one token earlier, and the token behind; in front of the first token
+    stand zeros. The k-th draft is the k-th layer's; the last layer goes on from its own results.
+    The chain ends where several tokens are likely.
     """
-    hidden, known = states(weights, ids[:-1]), list(ids)
+    known = list(ids)
+    made: list[Tensor] = [states(weights, ids[:-1])]  # what each layer reads, one token further
     found: list[list[int]] = []
     while len(found) < count:
-        embedded = weights["model.embed_tokens.weight"].double()[known[1:]]
-        parts = [
-            norm(hidden, weights[f"{HEAD}hidden_layernorm.weight"]),
-            norm(embedded, weights[f"{HEAD}token_layernorm.weight"]),
-        ]
-        x = torch.cat(parts, 1) @ weights[f"{HEAD}input_proj.weight"].double().T
-        out = norm(block(weights, HEAD, x), weights[f"{HEAD}final_layernorm.weight"])
+        i = min(len(found), further - 1)
+        hidden = made[-1]
+        out = layer(weights, FURTHER.format(i), hidden, known[1:])
         logits = out[-1] @ weights["lm_head.weight"].double().T
         best = (logits >= logits.max() - 1e-4 * logits.abs().max()).nonzero().flatten().tolist()
         found.append(best)
         if len(best) > 1:
             break
         known += best
-        hidden = torch.cat([hidden, out[-1:]])
+        if i < further - 1:
+            made.append(torch.cat([out.new_zeros(1, SIZE), out]))
+        else:
+            made.append(torch.cat([hidden, out[-1:]]))
     return found
+
+
+def layer(weights: Weights, prefix: str, hidden: Tensor, known: Sequence[int]) -> Tensor:
+    """Return what a further layer makes of states [n, SIZE] and the n tokens behind them."""
+    embedded = weights["model.embed_tokens.weight"].double()[list(known)]
+    parts = [
+        norm(hidden, weights[f"{prefix}hidden_layernorm.weight"]),
+        norm(embedded, weights[f"{prefix}token_layernorm.weight"]),
+    ]
+    x = torch.cat(parts, 1) @ weights[f"{prefix}input_proj.weight"].double().T
+    return norm(block(weights, prefix, x), weights[f"{prefix}final_layernorm.weight"])
 
 
 def block(weights: Weights, prefix: str, x: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ DRAWN = SamplingParams(temperature=0.4, seed=7, top_k=20, max_tokens=30, ignore_
 def written(name: str, path: Path) -> tuple[Path, dict[str, object]]:
     """Write a model; return it, and what makes its drafts."""
     if name == "mtp":
-        return mtp.write(path / "model", mtp.chain_weights(3, strange=0.4)), {}
+        weights = mtp.chain_weights(3, strange=0.4, further=2)
+        return mtp.write(path / "model", weights, num_nextn_predict_layers=2), {}
     weights = eagle.model_weights("llama", 3)
     model = eagle.write_model(path / "model", "llama", weights)
     if name == "draft_model":

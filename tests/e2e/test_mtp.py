@@ -12,6 +12,7 @@ from tests.e2e.test_speculation import GREEDY, HARD, SETTINGS, answers, check
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.plugins import PluginManager
+from hotshoe.runner.runner import Runner
 from hotshoe.speculation.drafting import Drafting, Heads
 from hotshoe.speculation.proposer import Wanted
 
@@ -45,12 +46,13 @@ def open_mtp(
 def test_answers_are_those_without_drafts(
     open_mtp: Callable[..., LLM], settings: dict[str, object]
 ) -> None:
-    weights = mtp.chain_weights(3, strange=0.4)
-    if "kv_cache_memory_bytes" in settings:  # a third layer has a cache
-        settings = {**settings, "kv_cache_memory_bytes": 10 * 3 * 16 * 256}
+    weights = mtp.chain_weights(3, strange=0.4, further=2)
+    changes = {"num_nextn_predict_layers": 2}
+    if "kv_cache_memory_bytes" in settings:  # two further layers have a cache
+        settings = {**settings, "kv_cache_memory_bytes": 10 * 4 * 16 * 256}
     with open_mtp(weights, enable_prefix_caching=False) as llm:
         expected = answers(llm)
-    with open_mtp(weights, speculative_config=method(), **settings) as llm:
+    with open_mtp(weights, changes, speculative_config=method(), **settings) as llm:
         check(answers(llm), expected)
         check(answers(llm), expected)  # now with a warm cache
         stats = llm.stats()
@@ -59,16 +61,35 @@ def test_answers_are_those_without_drafts(
             assert stats.num_preemptions > 0
 
 
+@pytest.mark.parametrize(
+    ("platform", "further", "recorded"),
+    [("cpu", 1, False), ("plain", 3, False), ("cpu", 2, True)],
+    ids=["one layer", "three layers", "two layers, recorded"],
+)
 def test_drafts_are_those_of_plain_code(
-    open_mtp: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+    open_mtp: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, further: int, recorded: bool
 ) -> None:
-    """Behind prompts in parts, behind accepted and refused drafts, and at ends of blocks."""
-    weights = mtp.random_weights(8)
+    """Behind prompts in parts, behind accepted and refused drafts, and at ends of blocks; the k-th
+    draft is the k-th layer's."""
+    weights = mtp.random_weights(8, further)
     weights |= {
         name: tensor
         for name, tensor in mtp.chain_weights(8).items()
         if name in ("model.embed_tokens.weight", "lm_head.weight", f"{mtp.HEAD}input_proj.weight")
     }
+    for i in range(1, further):
+        weights[f"{mtp.FURTHER.format(i)}input_proj.weight"] += weights[
+            f"{mtp.HEAD}input_proj.weight"
+        ]
+    record = Runner.record_graphs
+
+    def recording(runner: Runner, every: bool = False) -> None:
+        record(runner, every)
+        if runner._ahead is not None:
+            runner._ahead.record(lambda function: function, (1, 3))
+
+    if recorded:
+        monkeypatch.setattr(Runner, "record_graphs", recording)
     for name, tensor in weights.items():  # so that drafts are right now and then
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             tensor *= 0.3
@@ -82,18 +103,23 @@ def test_drafts_are_those_of_plain_code(
     monkeypatch.setattr(Heads, "propose", spy)
     prompts = [TokensPrompt([(n * i * i + i) % 251 for i in range(9 + 7 * n)]) for n in range(1, 4)]
     options = {"max_num_batched_tokens": 12, "enable_prefix_caching": False, "block_size": 16}
-    with open_mtp(weights, speculative_config=method(), **options) as llm:
-        llm.generate(prompts, GREEDY)
+    options["changes"] = {"num_nextn_predict_layers": further}
+    number = max(3, further + 1)
+    with open_mtp(weights, enable_prefix_caching=False) as llm:
+        plain = [result.outputs[0].token_ids for result in llm.generate(prompts, GREEDY)]
+    with open_mtp(weights, speculative_config=method(number), **options) as llm:
+        found = [result.outputs[0].token_ids for result in llm.generate(prompts, GREEDY)]
+        assert found == plain
         assert 0 < llm.stats().num_accepted_tokens < llm.stats().num_draft_tokens
     assert len(seen) > 60
     lengths = set()
     for ids, made in seen[::3]:
-        expected = mtp.drafts(weights, ids, 3)
+        expected = mtp.drafts(weights, ids, number, further)
         assert made and all(x in y for x, y in zip(made, expected, strict=False))
         lengths.add(len(made))
-        if len(made) < 3:  # the next block is not the sequence's yet
+        if len(made) < number:  # the next block is not the sequence's yet
             assert (len(ids) - 2 + len(made)) % 16 == 0
-    assert 3 in lengths
+    assert number in lengths
 
 
 @ONE
@@ -148,10 +174,12 @@ def test_a_measured_budget_changes_no_answer(open_mtp: Callable[..., LLM]) -> No
 
 
 @ONE
+@pytest.mark.parametrize("further", [1, 2])
 def test_drafts_behind_steps_without_any_are_as_good(
-    open_mtp: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+    open_mtp: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, further: int
 ) -> None:
-    """Of ten steps the first nine want none; what they left is written when the tenth does."""
+    """Of ten steps the first nine want none; what they left is written when the tenth does. Of
+    several layers the first drafts alone then."""
     seen: list[tuple[list[int], list[int]]] = []
     asked = iter(range(1000))
     propose = Heads.propose
@@ -162,9 +190,10 @@ def test_drafts_behind_steps_without_any_are_as_good(
 
     monkeypatch.setattr(Heads, "propose", spy)
     monkeypatch.setattr(Drafting, "num_ahead", property(lambda _: 3 * (next(asked) % 10 == 9)))
-    weights = mtp.random_weights(8)
+    weights = mtp.random_weights(8, further)
     prompts = [TokensPrompt([(n * i * i + i) % 251 for i in range(9 + 7 * n)]) for n in range(1, 4)]
     options = {"enable_prefix_caching": False, "async_scheduling": True}
+    options["changes"] = {"num_nextn_predict_layers": further}
     with open_mtp(weights, speculative_config=method(), **options) as llm:
         llm.generate(prompts, [replace(GREEDY, max_tokens=n) for n in (60, 71, 80)])
     assert len(seen) > 12

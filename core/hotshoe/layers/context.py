@@ -88,7 +88,7 @@ class BuildContext:
             `conv_state_dtype` and `state_dtype`; `drafts`: most drafts that a state may lag behind.
         tree: The shape of drafts that are trees; None for chains.
         adapters: None if the engine takes no adapters.
-        further: Whether to build layers that predict further tokens (`DraftingModel`).
+        further: Most layers that predict further tokens to build (`DraftingModel`).
         late: How a model of late interaction reads texts; None for other models.
         offload: Keeps weights in host memory; None for all weights on the device.
         judged_together: Matrices stay packed: the layer asks for several at once.
@@ -117,7 +117,7 @@ class BuildContext:
     drafts: int = 0
     tree: DraftTree | None = None
     adapters: AdapterTable | None = None
-    further: bool = False
+    further: int = 0
     late: LateInteraction | None = None
     offload: Offload | None = None
     judged_together: bool = False

@@ -145,6 +145,21 @@ class DraftHead(Protocol):
 
 
 @runtime_checkable
+class DeepHead(DraftHead, Protocol):
+    """A head of several layers, of which the k-th guesses the k-th draft of a chain.
+
+    This one is the first. At position p, each of the others reads what the layer before it returned
+    at p - 1, and the token p + 1. So it guesses token p + 2, too, and further ahead of the model's
+    states than the layer before it. Drafts beyond the last layer are its own, from its own results.
+
+    Attributes:
+        following: The others, heads of their own with their own caches; empty for none.
+    """
+
+    following: Sequence[DraftHead]
+
+
+@runtime_checkable
 class ReadingHead(DraftHead, Protocol):
     """A head without caches of its own that reads the model's.
 

@@ -143,6 +143,8 @@ class Ahead:
 
     #: Whether each draft stands one position behind the one before.
     _advances = True
+    #: How many steps of a chain differ, so that each is recorded.
+    _kinds = 1
 
     def __init__(self, head: DraftHead, tables: Tables) -> None:
         self._head, self._tables = head, tables
@@ -152,7 +154,7 @@ class Ahead:
         self._columns = np.zeros((groups, rows), np.int32)
         self._null_slots = place(tables.null_slots, tables.tokens.device)
         self._num = 0
-        self._steps = Recordings(())
+        self._steps = [Recordings(())]
         self._chain: Chain | None = None
         self._states: Tensor | None = None
         self._batch: ForwardBatch | None = None
@@ -216,7 +218,7 @@ class Ahead:
         # Of a step that samples nothing, somebody must be last.
         last = read.last if len(samples.rows) else read.last.new_full((1,), len(read.ids) - 1)
         fills = not num or not len(samples.rows)
-        batch = replace(read.batch, outputs_at=last, between=_unread if fills else None)
+        batch = replace(read.batch, outputs_at=last, between=unread if fills else None)
         try:
             passed, found = self._head.forward(read.ids, read.states, batch)
         except Written:
@@ -242,7 +244,7 @@ class Ahead:
             return
         ids, states, batch = self._later.taken()
         with suppress(Written):
-            self._head.forward(ids, states, replace(batch, between=_unread))
+            self._head.forward(ids, states, replace(batch, between=unread))
 
     def _behind(
         self,
@@ -275,7 +277,7 @@ class Ahead:
         made = [tokens]
         if self._num > 1:
             step = self._begin_chain(rows, tokens, passed, positions, longest)
-            made += [step()[: len(tokens)].clone() for _ in range(1, self._num)]
+            made += [step(at)[: len(tokens)].clone() for at in range(1, self._num)]
         return torch.stack(made, 1)
 
     def warm_up(self) -> None:
@@ -286,10 +288,14 @@ class Ahead:
         last = torch.full((1,), len(ids) - 1, device=tokens.device)
         passed, found = self._head.forward(ids, states, replace(batch, outputs_at=last))
         if self._head.guess(found).dim() == 1 and self._chain is None:  # recordings read it
-            self._chain = Chain.of(passed, len(self._tables.blocks[0]))
+            self._chain = Chain.of(self._room(passed), len(self._tables.blocks[0]))
         if self._later is None:
             self._later = Later.of(self._head, states)
         self._states = self._batch = None
+
+    def _room(self, passed: Tensor) -> Tensor:
+        """Return the form in which a chain keeps what is handed on."""
+        return passed
 
     def record(
         self, record: Callable[[Callable[[], Tensor]], Callable[[], Tensor]], sizes: Sequence[int]
@@ -302,15 +308,16 @@ class Ahead:
         """
         if self._chain is not None:
             sizes = [size for size in sizes if size <= CHAINED_ROWS]
-            self._steps = Recordings(sizes)
-            for size in reversed(sizes):
-                function = partial(self._one_more, self._chain, size, self._tables.max_model_len)
-                self._steps.keep(size, record(function))
+            self._steps = [Recordings(sizes) for _ in range(self._kinds)]
+            for kind, steps in enumerate(self._steps):
+                for size in reversed(sizes):
+                    own = self._chain, size, self._tables.max_model_len, kind
+                    steps.keep(size, record(partial(self._one_more, *own)))
 
     def _begin_chain(
         self, rows: Ints, tokens: Tensor, passed: Tensor, positions: Tensor, longest: int
-    ) -> Callable[[], Tensor]:
-        """Return what makes one more draft of each row, call by call.
+    ) -> Callable[[int], Tensor]:
+        """Return what makes one more draft of each row, call by call, told how many were made.
 
         Args:
             rows: [r]
@@ -324,11 +331,15 @@ class Ahead:
         own = (tokens, passed, positions, limit, place(rows.astype(np.int64), device))
         for held_there, given in zip(chain, own, strict=True):
             held_there[:count].copy_(given)
-        size = self._steps.size_for(count)
+        size = self._steps[0].size_for(count)
         if size is None:
-            return partial(self._one_more, chain, count, longest)
+            return lambda at: self._one_more(chain, count, longest, self._kind(at))
         chain.limit[count:size].zero_()  # nobody's rows have no room
-        return partial(self._steps.replay, size)
+        return lambda at: self._steps[self._kind(at)].replay(size)
+
+    def _kind(self, at: int) -> int:
+        """Return which of the steps that differ makes a draft behind so many."""
+        return 0
 
     def _limits(self, rows: Ints) -> Tensor:
         """Return [r] int64, the places of each row in blocks that it holds."""
@@ -336,18 +347,26 @@ class Ahead:
         held = np.minimum(held, self._tables.max_model_len).astype(np.int64)
         return place(held, self._tables.tokens.device)
 
-    def _one_more(self, chain: Chain, count: int, longest: int) -> Tensor:
-        """Make one more draft of each of so many rows, and return them."""
+    def _one_more(self, chain: Chain, count: int, longest: int, kind: int) -> Tensor:
+        """Make one more draft of each of so many rows, and return them.
+
+        Args:
+            kind: See `_kind`.
+        """
         tokens, passed, positions, limit, rows = (tensor[:count] for tensor in chain)
         if self._advances:
             positions.add_(1)
         has_room = positions < limit
         batch = self._one_each(rows, positions, has_room, longest)
-        handed_on, found = self._head.forward(tokens, passed, batch)
-        made = self._head.guess(found).to(torch.int32)
+        made = self._guessed(tokens, passed, batch, kind)
         tokens.copy_(made)
-        passed.copy_(handed_on)
         return made.where(has_room, NO_DRAFT)
+
+    def _guessed(self, tokens: Tensor, passed: Tensor, batch: ForwardBatch, kind: int) -> Tensor:
+        """Return the tokens behind others, [r] int32, and put what is handed on into `passed`."""
+        handed_on, found = self._head.forward(tokens, passed, batch)
+        passed.copy_(handed_on)
+        return self._head.guess(found).to(torch.int32)
 
     def _last(
         self, samples: Samples, verified: Tensor | None, sampled: Tensor
@@ -409,7 +428,7 @@ class Written(Exception):  # noqa: N818  (it is no error)
     """Keys and values are written, and nobody wants more of a head."""
 
 
-def _unread(q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
+def unread(q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
     """Take the place of attention where nobody wants its result."""
     raise Written
 

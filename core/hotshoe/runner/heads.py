@@ -15,10 +15,13 @@ from hotshoe.types.trees import NAME as TREE_NAME
 from hotshoe.types.trees import ROOT, NoTreesError
 
 
-def wants_further(config: EngineConfig) -> bool:
-    """Tell whether layers of the model's own checkpoint that predict further tokens are used."""
+def wanted_further(config: EngineConfig) -> int:
+    """Return how many layers of the model's own checkpoint that predict further tokens are used, at
+    most: one for each draft of a chain, and one for trees."""
     options = config.speculative_config or {}
-    return options.get("method") == MTP and "model" not in options
+    if options.get("method") != MTP or "model" in options:
+        return 0
+    return 1 if config.draft_tree is not None else config.num_speculative_tokens
 
 
 def head_of(model: Model, ctx: BuildContext, config: ModelConfig) -> DraftHead | None:

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
-from hotshoe.models.base import DraftHead, LevelHead, ReadingHead
+from hotshoe.models.base import DeepHead, DraftHead, LevelHead, ReadingHead
 from hotshoe.runner.ahead import CHAINED_ROWS, NO_DRAFT, Ahead, Behind, Samples, Tables
+from hotshoe.runner.deep import DeepAhead
 from hotshoe.runner.graphs import Recordings
 from hotshoe.runner.reading import ReadingAhead
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
@@ -34,6 +35,8 @@ def ahead_of(head: DraftHead, tables: Tables, tree: DraftTree | None) -> Ahead:
     if isinstance(head, ReadingHead):
         return ReadingAhead(head, tables)
     if tree is None:
+        if isinstance(head, DeepHead) and head.following:
+            return DeepAhead(head, tables)
         return Ahead(head, tables)
     return (
         LevelAhead(head, tables, tree) if isinstance(head, LevelHead) else TreeAhead(head, tables)
@@ -150,10 +153,10 @@ class LevelAhead(TreeAhead):
         """Record the levels of trees for numbers of rows; warmed up. Arguments as of `Ahead`."""
         assert self._roots is not None
         sizes = [size for size in sizes if size <= CHAINED_ROWS]
-        self._steps = Recordings(sizes)
+        self._steps = [Recordings(sizes)]
         for size in reversed(sizes):
             own, longest = self._roots.first(size), self._tables.max_model_len
-            self._steps.keep(size, record(partial(self._grown, own, longest)))
+            self._steps[0].keep(size, record(partial(self._grown, own, longest)))
 
     def _behind(
         self,
@@ -238,13 +241,13 @@ class LevelAhead(TreeAhead):
     ) -> Tensor:
         own = place(rows.astype(np.int64), positions.device)
         given = Roots(own, self._limits(rows), passed, found, positions)
-        size = self._steps.size_for(len(rows))
+        size = self._steps[0].size_for(len(rows))
         if size is None or self._roots is None:
             return self._grown(given, longest)
         for held_there, tensor in zip(self._roots.first(len(rows)), given, strict=True):
             held_there.copy_(tensor)
         self._roots.limit[len(rows) : size].zero_()  # nobody's rows have no room
-        return self._steps.replay(size)[: len(rows)].clone()
+        return self._steps[0].replay(size)[: len(rows)].clone()
 
     def _grown(self, roots: Roots, longest: int) -> Tensor:
         """Return the nodes of each row's tree [r, nodes] int32; no place is beyond `longest`."""

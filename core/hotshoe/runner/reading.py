@@ -40,7 +40,7 @@ class ReadingAhead(Ahead):
         own = read.ids[read.last], read.states[read.last]
         longest = int(inputs.seq_lens.max())
         step = self._begin_chain(samples.rows, *own, read.positions, longest)
-        made = [step()[: len(samples.rows)].clone() for _ in range(num)]
+        made = [step(at)[: len(samples.rows)].clone() for at in range(1, num + 1)]
         return MadeDrafts(samples.rows.tolist(), torch.stack(made, 1))
 
     def warm_up(self) -> None:
@@ -48,5 +48,5 @@ class ReadingAhead(Ahead):
         assert self._states is not None
         if self._chain is None:  # recordings read it
             self._chain = Chain.of(self._states[:1], len(self._tables.blocks[0]))
-        self._one_more(self._chain, 1, 1)
+        self._one_more(self._chain, 1, 1, 0)
         self._states = self._batch = None

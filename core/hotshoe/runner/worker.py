@@ -37,7 +37,7 @@ from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
 from hotshoe.runner.graphs import token_sizes
-from hotshoe.runner.heads import head_of, load_beside, on_device, wants_further
+from hotshoe.runner.heads import head_of, load_beside, on_device, wanted_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
@@ -215,7 +215,7 @@ class TorchWorker:
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config, self._selector.judged.device, self._free_bytes),
-            further=wants_further(config),
+            further=wanted_further(config),
             offload=offload_of(config, self._selector.judged.device),
         )
         follow(self._format, ctx.weights)

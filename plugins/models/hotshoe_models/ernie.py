@@ -99,7 +99,7 @@ def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     experts, layers = _experts(config, ctx), _layers(config, ctx)
     spec = _spec(config, _sparse(config, layers, experts))
     ctx.weights.rename(
-        r"^model\.(mtp_(?:emb_norm|hidden_norm|linear_proj))\.0\.", r"model.mtp_block.0.\1."
+        r"^model\.(mtp_(?:emb_norm|hidden_norm|linear_proj))\.(\d+)\.", r"model.mtp_block.\2.\1."
     )
     number = count(config, FURTHER_COUNT) if config.get(FURTHER_COUNT) else 0
     model = (ResidualDecoder if ctx.further and number else DenseDecoder)(spec, ctx)

@@ -2,7 +2,7 @@
 
 Each is a layer of the decoder's own shape. In front of it, a matrix joins the norm of a hidden
 state with the norm of the embedding of the token behind; a norm and the decoder's output matrix
-follow it. Only the first such layer is used, and makes the further drafts of a chain, too.
+follow it. A checkpoint may have several such layers, one for each draft of a chain.
 
 Sources: DeepSeek-V3's report, arXiv:2412.19437, section 2.2, and README_WEIGHTS.md beside its
 checkpoint, whose layout GLM-4.5 has too; the modeling code beside MiMo-7B's checkpoint; the names
@@ -22,7 +22,7 @@ from torch import Tensor
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, Embedding, ForwardBatch, Linear, Logits, Matrix
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import GENERATE
+from hotshoe.models.base import GENERATE, DraftHead
 from hotshoe.slots import Quantized
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
 from hotshoe_models.norms import build_norm, plain_norm
@@ -47,6 +47,7 @@ class FurtherNames:
         passes_normed: The next draft reads the state behind the final norm, not before it.
         stored_join: Quantized checkpoints have the matrix as their lists say. In others it is made
             of plain numbers, though lists may not say so.
+        blocks: Of each layer, numbered as layers themselves.
     """
 
     embedding_norm: str = "enorm"
@@ -59,6 +60,7 @@ class FurtherNames:
     hidden_first: bool = False
     passes_normed: bool = False
     stored_join: bool = False
+    blocks: int = 1
 
 
 #: The layout of DeepSeek-V3 and GLM-4.5.
@@ -99,7 +101,7 @@ class Keeping:
 
 
 class FurtherLayer:
-    """See `hotshoe.models.base.DraftHead`.
+    """See `hotshoe.models.base.DeepHead`.
 
     Args:
         spec: A decoder that ends with this layer, with its names; it may have several blocks, each
@@ -146,6 +148,7 @@ class FurtherLayer:
             own = beside + names.lm_head
             self._lm_head = Logits(ctx, own, spec.vocab_size, size, quantize=quantize)
         self.cache_layers = ctx.cache_layers[before:]
+        self.following: Sequence[DraftHead] = ()
 
     def forward(self, ids: Tensor, hidden: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """See `hotshoe.models.base.DraftHead`; the first columns of wide states are the final
@@ -196,16 +199,21 @@ def refuse_further(ctx: BuildContext, why: str) -> None:
         )
 
 
-def further_type(config: ModelConfig, key: str, default: str, known: Sequence[str]) -> str:
-    """Return the type of the first layer that predicts further tokens, as a list says it.
+def further_type(
+    config: ModelConfig, key: str, default: str, known: Sequence[str], at: int = 0
+) -> str:
+    """Return the type of a layer that predicts further tokens, as a list says it.
+
+    Args:
+        at: Which of them; those behind the list are like its last one.
 
     Raises:
         CheckpointError: The key has no list of known types.
     """
     listed = [default] if config.get(key) is None else config.get(key)
-    if not isinstance(listed, list) or not listed or listed[0] not in known:
+    if not isinstance(listed, list) or not listed or any(one not in known for one in listed):
         raise refuse(config, key, f"needs a list of {' and '.join(known)}")
-    return str(listed[0])
+    return str(listed[min(at, len(listed) - 1)])
 
 
 def add_further(
@@ -217,7 +225,9 @@ def add_further(
     layer: str | None = None,
     own: Sequence[LayerSpec] = (),
 ) -> Decoder:
-    """Give a decoder the first layer that predicts further tokens, where the engine asks for it.
+    """Give a decoder its layers that predict further tokens, as many as the engine asks for.
+
+    Of layers that share what is beside them, only the first is used.
 
     Args:
         model: Built of the specification.
@@ -225,18 +235,27 @@ def add_further(
         number: How many such layers the checkpoint has.
         names: Of what is beside the layer of the decoder.
         layer: Its prefix, with {} for its index; None where it lies behind the decoder's layers.
-        own: What the layer is, several where its blocks are numbered as layers; by default, it is
-            like the decoder's last one.
+        own: What the layers are; by default, like the decoder's last one. Those that are not
+            described are like the last one that is.
     """
-    if ctx.further and number:
-        i = len(spec.layers) if layer is None else 0
-        described = replace(spec.names, layer=layer or spec.names.layer)
-        layers = (*spec.layers[:i], *(own or spec.layers[-1:]))
-        if ctx.stage.is_last:
-            whole = replace(spec, names=described, layers=layers)
-            model.draft_head = FurtherLayer(whole, ctx, model, i, names)
-        else:
-            prefixes = [described.layer.format(at) for at in range(i, len(layers))]
-            prefixes += [] if names.beside is None else [names.beside]
-            ctx.weights.elsewhere(f"^{re.escape(prefix)}" for prefix in prefixes)
+    blocks, shared = names.blocks, names.beside is not None or names.embedding is not None
+    number = min(number, int(ctx.further), 1 if shared else number)
+    if not number:
+        return model
+    first = len(spec.layers) if layer is None else 0
+    described = replace(spec.names, layer=layer or spec.names.layer)
+    own = own or spec.layers[-blocks:]
+    own = [*own, *own[-blocks:] * number][: number * blocks]
+    layers = (*spec.layers[:first], *own)
+    if ctx.stage.is_last:
+        whole, ends = replace(spec, names=described), range(first + blocks, len(layers) + 1, blocks)
+        heads = [
+            FurtherLayer(replace(whole, layers=layers[:end]), ctx, model, end - blocks, names)
+            for end in ends
+        ]
+        model.draft_head, heads[0].following = heads[0], heads[1:]
+    else:
+        prefixes = [described.layer.format(at) for at in range(first, len(layers))]
+        prefixes += [] if names.beside is None else [names.beside]
+        ctx.weights.elsewhere(f"^{re.escape(prefix)}" for prefix in prefixes)
     return model

@@ -104,6 +104,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> LongcatDecoder:
     model = LongcatDecoder(spec, ctx, experts, idle)
     key = "num_nextn_predict_layers"
     further = 1 if config.get(key) is None else count(config, key)
+    further = min(further, 1)  # of several, files have one norm
     return add_further(model, spec, ctx, further, LISTED, FURTHER_LAYER)
 
 

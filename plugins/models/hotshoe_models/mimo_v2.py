@@ -8,7 +8,8 @@ experts; that it reads its own normed state, and its names, are those of the pub
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +89,7 @@ LAYOUT, FUSED = "attention_projection_layout", "fused_qkv"
 #: Where layers lie that predict further tokens, what is beside them, and how a list of what is not
 #: quantized names them.
 FURTHER_LAYER, UNQUANTIZED = "model.mtp.layers.{}.", "model.decoder."
+NUMBERED = re.compile(r"^model\.mtp\.layers\.\d+\.")
 FURTHER = FurtherNames(final_norm="final_layernorm", passes_normed=True)
 FURTHER_COUNT = "num_nextn_predict_layers"
 #: Tensors of V2.5 that texts do not need.
@@ -102,6 +104,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     plain = layer_specs(config, ctx, types, window, partial_rotary=True)
     layers = tuple(_layer(config, *pair) for pair in zip(types, plain, strict=True))
     further = _further_layer(config, ctx, window)
+    # Published files have such layers, and do not say how many.
+    count = config.size(FURTHER_COUNT, 1) if config.get(FURTHER_COUNT, 1) else 0
     v_head_dim, head_dim = config.size("v_head_dim"), config.size("head_dim")
     if v_head_dim > head_dim:
         raise refuse(config, "v_head_dim", f"has no more than {head_dim} channels, as keys have")
@@ -118,9 +122,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     )
     ctx.weights.ignore([OTHER_PARTS], "parts for images and sounds")
     if config.get(LAYOUT, "split") != "split":
-        part_qkv(ctx, _cut(config, spec, further))
-    # Published files have such layers, and do not say how many.
-    count = config.size(FURTHER_COUNT, 1) if config.get(FURTHER_COUNT, 1) else 0
+        part_qkv(ctx, _cut(config, spec, [further] * count))
     own = replace(spec, layers=(further,), names=replace(NAMES, mlp_norm="pre_mlp_layernorm"))
     of_further = replace(ctx, format=_FurtherFormat(ctx.format))
     return add_further(DenseDecoder(spec, ctx), own, of_further, count, FURTHER, FURTHER_LAYER)
@@ -137,18 +139,19 @@ class _FurtherFormat(WrappedFormat):
 
     def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
         """Return the format's answer; None for a matrix of plain numbers, by either name."""
-        listed = layer.replace(FURTHER_LAYER.format(0), UNQUANTIZED)
+        listed = NUMBERED.sub(UNQUANTIZED, layer)
         kept = not self.online and super().storage(listed, shape) is None
         return None if kept else super().storage(layer, shape)
 
 
-def _cut(config: ModelConfig, spec: DecoderSpec, further: LayerSpec) -> Cut:
+def _cut(config: ModelConfig, spec: DecoderSpec, further: Sequence[LayerSpec]) -> Cut:
     """Say how fused rows lie: for as many ranks as layers without a window have kv heads."""
     if config.get(LAYOUT) != FUSED:
         raise refuse(config, LAYOUT, f"knows {FUSED} and split")
     named = {spec.names.layer.format(i): layer for i, layer in enumerate(spec.layers)}
     rows = {}
-    for name, layer in (named | {FURTHER_LAYER.format(0): further}).items():
+    named |= {FURTHER_LAYER.format(i): layer for i, layer in enumerate(further)}
+    for name, layer in named.items():
         heads = layer.num_kv_heads or spec.num_kv_heads
         sizes = (spec.num_heads * spec.head_dim, heads * spec.head_dim, heads * spec.value_dim)
         rows[name.removesuffix(".")] = sizes

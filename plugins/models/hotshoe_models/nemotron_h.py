@@ -128,7 +128,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
     model, further = DenseDecoder(spec, ctx), count(config, "num_nextn_predict_layers")
     own = _layers(config, _further_mixers(config)) if further else ()
-    return add_further(model, spec, ctx, further, LISTED, "mtp.layers.{}.", own)
+    further = min(further, 1)  # of several, no published code says how they are numbered
+    names = replace(LISTED, blocks=len(own))
+    return add_further(model, spec, ctx, further, names, "mtp.layers.{}.", own)
 
 
 def _layers(config: ModelConfig, mixers: Sequence[str]) -> tuple[LayerSpec, ...]:

@@ -111,16 +111,18 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         names=NAMES,
     )
     spec = unused_layers(config, spec, "num_nextn_predict_layers")
-    own = _layers(_further(config), ctx) if spec.further_layers else ()
+    own = [_layers(_further(config, i), ctx)[0] for i in range(spec.further_layers)]
     return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers, FURTHER, own=own)
 
 
-def _further(config: ModelConfig) -> ModelConfig:
-    """Return the configuration of one layer: the first that predicts further tokens."""
-    kind = further_type(config, "mtp_layer_types", FULL, (FULL, SLIDING))
-    own: dict[str, Any] = {"num_hidden_layers": 1, "layer_types": [kind]}
-    own["mlp_layer_types"] = [further_type(config, "mtp_mlp_layer_types", DENSE, (DENSE, SPARSE))]
-    own |= {key: config.get(f"mtp_{key}") for key in ("swiglu_limits", "swiglu_limits_shared")}
+def _further(config: ModelConfig, i: int) -> ModelConfig:
+    """Return the configuration of one layer: that of this number that predicts further tokens."""
+    kind = further_type(config, "mtp_layer_types", FULL, (FULL, SLIDING), i)
+    mlp = further_type(config, "mtp_mlp_layer_types", DENSE, (DENSE, SPARSE), i)
+    own = {"num_hidden_layers": 1, "layer_types": [kind], "mlp_layer_types": [mlp]}
+    for key in ("swiglu_limits", "swiglu_limits_shared"):
+        listed = config.get(f"mtp_{key}")
+        own[key] = (listed[i : i + 1] or listed[-1:]) if isinstance(listed, list) else listed
     return replace(config, values={**config.values, **own})
 
 
@@ -193,7 +195,7 @@ def _respelled(config: ModelConfig) -> ModelConfig:
     for key in LISTS:
         if isinstance(values.get(key), list):
             if behind := values[key][count:]:
-                values[f"mtp_{key}"] = behind[:1]
+                values[f"mtp_{key}"] = behind
             values[key] = values[key][:count]
     other = mapping(config, OTHER)
     for key in ("num_attention_groups", "head_dim"):
@@ -210,7 +212,7 @@ def _respelled(config: ModelConfig) -> ModelConfig:
 def _sparse(config: ModelConfig, count: int) -> list[str]:
     """Return which layers have experts: those that `moe_layers_enum` lists, or all from 3 on.
 
-    Behind them, the list says it of the first layer that predicts further tokens.
+    Behind them, the list says it of layers that predict further tokens.
     """
     key = "moe_layers_enum"
     listed = config.get(key)
@@ -219,7 +221,9 @@ def _sparse(config: ModelConfig, count: int) -> list[str]:
     named = listed.split(",") if isinstance(listed, str) else listed
     if not isinstance(named, list) or not all(str(i).strip().isdecimal() for i in named):
         raise refuse(config, key, "needs numbers of layers, in a list or with commas between")
-    return [SPARSE if i in {int(n) for n in named} else DENSE for i in range(count + 1)]
+    further = max(1, int(config.get("num_nextn_predict_layers") or 0))
+    sparse = {int(n) for n in named}
+    return [SPARSE if i in sparse else DENSE for i in range(count + further)]
 
 
 def _rope(config: ModelConfig) -> Mapping[str, Any]:

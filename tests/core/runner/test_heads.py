@@ -8,7 +8,7 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
-from hotshoe.runner.heads import check_tree, head_of, on_device, wants_further
+from hotshoe.runner.heads import check_tree, head_of, on_device, wanted_further
 from hotshoe.types.mesh import Axis
 from hotshoe.types.trees import NoTreesError, parse_tree
 
@@ -16,9 +16,9 @@ CONFIG = SimpleNamespace(architecture="SomeForCausalLM", path="/somewhere")
 
 
 def test_one_method_wants_the_further_layers() -> None:
-    assert wants_further(EngineConfig("m", speculative_config={"method": "mtp"}))
-    assert not wants_further(EngineConfig("m", speculative_config={"method": "ngram"}))
-    assert not wants_further(EngineConfig("m"))
+    assert wanted_further(EngineConfig("m", speculative_config={"method": "mtp"}))
+    assert not wanted_further(EngineConfig("m", speculative_config={"method": "ngram"}))
+    assert not wanted_further(EngineConfig("m"))
 
 
 def test_a_model_without_a_head_is_refused_only_where_one_is_wanted() -> None:

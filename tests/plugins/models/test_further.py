@@ -44,7 +44,7 @@ LAYOUTS = {
 }
 
 
-def build(name: str, further: bool, number: int = 1):
+def build(name: str, further: int, number: int = 1):
     values = {**SIZES, **LAYOUTS.get(name, ({},))[0], "num_nextn_predict_layers": number}
     config = ModelConfig(Path("model"), name, values, "float32", 16, ())
     selector = Selector(SLOTS, [], FACTS)
@@ -82,8 +82,24 @@ def test_there_is_a_head_where_the_file_has_one_and_it_is_wanted(name: str) -> N
     assert build(name, further=False)[0].draft_head is None
     assert build(name, further=True, number=0)[0].draft_head is None
     model, ctx = build(name, further=True, number=2)
-    assert len(model.draft_head.cache_layers) == 1
+    assert len(model.draft_head.cache_layers) == 1 and not model.draft_head.following
     assert len(ctx.cache_layers) == 3
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, "Step3p5ForCausalLM", "MiMoV2FlashForCausalLM"])
+def test_each_of_several_layers_is_one_of_its_own(name: str) -> None:
+    prefixes = {"Step3p5ForCausalLM": BEHIND, "MiMoV2FlashForCausalLM": "model.mtp.layers.0."}
+    prefix = prefixes.get(name) or LAYOUTS[name][1]
+    model, ctx = build(name, further=2, number=3)
+    first, second = model.draft_head, *model.draft_head.following
+    assert [*first.cache_layers, *second.cache_layers] == ctx.cache_layers[2:]
+    numbers = [int(part) for part in prefix.split(".") if part.isdecimal()]
+    behind = prefix.replace(str(numbers[0]), str(numbers[0] + 1))
+    own, other = (
+        {n.removeprefix(start): w.shape for n, w in ctx.weights.expected.items() if start in n}
+        for start in (prefix, behind)
+    )
+    assert own == other and len(own) > 8
 
 
 def test_a_form_that_no_published_code_computes_is_refused_where_it_is_wanted() -> None:
