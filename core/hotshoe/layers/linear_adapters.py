@@ -16,7 +16,7 @@ from hotshoe.layers.adapter_ranks import check_factors
 from hotshoe.layers.adapters import AdapterTable, Changes, Factors
 from hotshoe.layers.formats import Share
 from hotshoe.layers.landing import Piece
-from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
+from hotshoe.layers.magnitudes import Base, Gain, Gains, Low, knows_units
 from hotshoe.slots import LoraOp, LoraSpec
 
 if TYPE_CHECKING:
@@ -96,10 +96,11 @@ class AdaptedLinear:
                 f"the adapter's magnitudes of {name} have shape {list(factors.magnitude.shape)}, "
                 f"but this model's matrix has {size} outputs; it was made for another model"
             )
-        if self._base.spec.activation is not None:  # what it makes of unit vectors is not W
+        if not knows_units(self._base.spec):
             raise CheckpointError(
-                f"the adapter has a magnitude (DoRA) of {name}, whose product quantizes its input; "
-                "choose a quantization of weights alone, or an adapter without magnitudes"
+                f"the adapter has a magnitude (DoRA) of {name}, whose product quantizes its input "
+                f"to {self._base.spec.activation}, by which the lengths of rows cannot be "
+                "measured; choose a quantization of weights alone, or an adapter without magnitudes"
             )
 
     def host_bytes(self, index: int, factors: Factors) -> int:

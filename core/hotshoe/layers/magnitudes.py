@@ -4,14 +4,16 @@ A plain adapter makes V = W + scale * b a of a matrix. With a magnitude m, every
 to the length m: y = factor * (x V^T) + bias, where factor = m / |row of V|. Rows of W are measured
 when the first such adapter is loaded. They are read from the checkpoint. Where that is not what is
 multiplied, the base operation multiplies unit vectors, and so tells W in whatever form it keeps it.
-Products without such adapters have nothing of this.
+A product that quantizes x by its largest number leaves unit vectors as they are, and no others: all
+that is asked of W is asked by unit vectors there. Products without such adapters have nothing of
+this.
 
 Source: Weight-decomposed low-rank adaptation, arXiv:2402.09353.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +24,8 @@ from hotshoe.slots.reference.dtypes import torch_dtype
 
 #: Unit vectors that are multiplied at once.
 CHUNK = 256
+#: Numbers of quantized x, of which the largest one is a multiple of any scale that is made of it.
+EXACT = frozenset({"int8", "fp8_e4m3"})
 #: Their length beside a bias, which then rounds little of W away; float16 has room for it.
 UNIT = 256.0
 
@@ -67,6 +71,12 @@ class Gain:
     shift: Tensor
 
 
+def knows_units(spec: LinearSpec) -> bool:
+    """Tell whether a product multiplies unit vectors exactly, as `Gains` needs."""
+    x = spec.activation
+    return x is None or (x.dynamic and x.symmetric and x.format in EXACT)
+
+
 class Gains:
     """Factors and shifts of one product's outputs, for each adapter on the device.
 
@@ -103,7 +113,7 @@ class Gains:
         total = self._squares.clone()
         for low in lows:
             a, b = (t.to(self._device, torch.float32) for t in (low.a, low.b))
-            products = (self._multiply(a * self._unit) - bias)[:, low.rows].T / self._unit
+            products = self._products(a, bias)[:, low.rows].T
             total[low.rows] += (b * (2 * products + b @ (a @ a.T))).sum(1)
         if self._base.sum is not None:
             self._base.sum(total, total)
@@ -118,12 +128,28 @@ class Gains:
         """Return the sum of squares of this rank's part of every row of W."""
         if (known := self._base.squares()) is not None:
             return known.to(self._device)
-        size, total = self._base.spec.in_features, torch.zeros_like(bias)
+        total = torch.zeros_like(bias)
+        for _, columns in self._columns(bias):
+            total += columns.square().sum(0)
+        return total
+
+    def _products(self, a: Tensor, bias: Tensor) -> Tensor:
+        """Return a W^T, [rank, out_features], for a [rank, in_features]."""
+        if self._base.spec.activation is None:
+            return (self._multiply(a * self._unit) - bias) / self._unit
+        found = a.new_zeros(len(a), len(bias))
+        for own, columns in self._columns(bias):
+            found += a[:, own] @ columns
+        return found
+
+    def _columns(self, bias: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield W^T some rows at a time, [at most CHUNK, out_features], and which they are."""
+        size = self._base.spec.in_features
         for first in range(0, size, CHUNK):
             units = torch.zeros(min(CHUNK, size - first), size, device=self._device)
             units[:, first : first + CHUNK].fill_diagonal_(self._unit)
-            total += ((self._multiply(units) - bias) / self._unit).square().sum(0)
-        return total
+            own = slice(first, first + len(units))
+            yield own, (self._multiply(units) - bias) / self._unit
 
     def _gain_of(self, low: Low, lengths: Tensor, bias: Tensor) -> Gain:
         wanted = low.magnitude.to(lengths)

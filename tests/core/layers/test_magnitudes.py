@@ -31,9 +31,9 @@ def draw() -> dict[str, torch.Tensor]:
     return weights | {f"{name}.bias": 3 * torch.randn(size) for name, size in PARTS}
 
 
-def adapted(ctx: BuildContext) -> tuple[BuildContext, Linear]:
+def adapted(ctx: BuildContext, bias: bool = True) -> tuple[BuildContext, Linear]:
     own = replace(ctx, adapters=AdapterTable(AdapterLimits(2, 8)), cache_layers=[], weight_bytes=[])
-    return own, Linear(own, Matrix(own, PARTS, WIDTH, bias=True))
+    return own, Linear(own, Matrix(own, PARTS, WIDTH, bias=bias))
 
 
 def feed(ctx: BuildContext, weights: dict[str, torch.Tensor]) -> None:
@@ -139,8 +139,38 @@ def test_weights_alone_may_be_quantized(ctx: BuildContext) -> None:
     y, expected = run(own, layer, x, ["both"] * 5), wanted(x, weights, given)
     # Steps of 1 / 127 of a row's largest number are 0.4 % of its length, and so of y.
     assert (y - expected).norm() < 0.05 * expected.norm()
-    ctx.format = OnlineFormat(Storage(INT8, QuantSpec("int8", "token", dynamic=True)))
+    ctx.format = OnlineFormat(Storage(INT8, QuantSpec("int8", "tensor")))
     own, layer = adapted(ctx)
     feed(own, weights)
-    with pytest.raises(CheckpointError, match=r"magnitude .* of k, whose product quantizes"):
+    with pytest.raises(CheckpointError, match=r"magnitude .* of k, whose product .*int8 by tensor"):
         own.adapters.own(given)
+
+
+@pytest.mark.parametrize(
+    ("weight", "x"),
+    [
+        (INT8, QuantSpec("int8", "token", dynamic=True)),
+        (replace(INT8, format="fp8_e4m3"), QuantSpec("fp8_e4m3", "token", dynamic=True)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_are_measured_exactly_where_x_is_quantized(
+    ctx: BuildContext, weight: QuantSpec, x: QuantSpec, bias: bool
+) -> None:
+    """The product's own W is what unit vectors make; its sum with the adapter has the lengths."""
+    ctx.format = OnlineFormat(Storage(weight, x))
+    own, _ = adapted(ctx, bias)
+    feed(own, weights := draw())
+    own.adapters.load("both", given := {"k": factors(4), "v": factors(6)})
+    layer, _ = own.adapters.layers["k"]
+    base = layer._base.op
+    offset = base(torch.zeros(1, WIDTH)).double()
+    w = (base(256 * torch.eye(WIDTH)).double() - offset).T / 256
+    plain = torch.cat([weights["k.weight"], weights["v.weight"]]).double()
+    assert (w - plain).norm() < 0.05 * plain.norm()
+    for first, (name, pair) in zip((0, 4), given.items(), strict=True):
+        v = w[first : first + len(pair.b)] + SCALE * pair.b.double() @ pair.a.double()
+        factor = own.adapters._gains["both"][name].factor
+        expected = pair.magnitude / v.norm(dim=1)
+        torch.testing.assert_close(factor.double(), expected, rtol=1e-5, atol=0)
