@@ -75,8 +75,6 @@ class MatrixNames:
         wanted = _bare(f"{matrix}.weight")
         for name, expected in self._weights.expected.items():
             if _bare(name) == wanted and len(expected.shape) == 2:
-                if name.startswith(self._weights.several):
-                    return "several layers share"
                 return "an operation multiplies by amid others"
         return "is no layer of this model that takes adapters"
 

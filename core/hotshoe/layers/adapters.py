@@ -150,7 +150,8 @@ class AdapterTable:
         heads: Tokens by heads of latent attention, by their number.
         mixtures: Those that recorded steps may stop in.
         stacks: By a name for all experts of a layer: what splits factors of all of them.
-        shared: Names of embeddings whose matrix also makes logits, which stay unchanged.
+        shared: Names of matrices whose adapters change nothing: those of embeddings that also make
+            logits, and of parts of modules that nobody uses.
         weights: Of the model.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 
 from torch import Tensor
@@ -37,7 +39,7 @@ class Linear:
         self._adapted = matrix.adapted(ctx, self._op) if adapters else None
         if self._adapted is not None:  # which are products of plain numbers
             self.input_quant = None
-        self._sum = matrix.sum_of(ctx)
+        self._sum, self._matrix = matrix.sum_of(ctx), matrix
         ctx.weight_bytes.append(self._op.nbytes)
         matrix.deliver(ctx, self._op.load, holder)
 
@@ -48,6 +50,19 @@ class Linear:
             assert isinstance(x, Tensor)
             self._adapted(y, x)
         return y if self._sum is None else self._sum(y, y)
+
+    def again(self, ctx: BuildContext, named: Callable[[str], str]) -> Linear:
+        """Return another use of the same weights, whose adapters are its own.
+
+        Args:
+            ctx: The build context, with adapters; this layer was built without.
+            named: What adapters call each matrix of this use.
+        """
+        other = copy(self)
+        other._adapted = self._matrix.adapted(ctx, self._op, named)
+        if other._adapted is not None:
+            other.input_quant = None
+        return other
 
 
 def input_quant_of(spec: LinearSpec, op: object) -> QuantSpec | None:

@@ -207,14 +207,21 @@ class Matrix:
         """Tell whether adapters may change any of its matrices."""
         return ctx.adapters is not None and ctx.adapters.takes(name for name, _ in self._parts)
 
-    def adapted(self, ctx: BuildContext, op: LinearOp) -> AdaptedLinear | None:
-        """Return what adapters add to this rank's part of the product; None where none may."""
+    def adapted(
+        self, ctx: BuildContext, op: LinearOp, named: Callable[[str], str] = str
+    ) -> AdaptedLinear | None:
+        """Return what adapters add to this rank's part of the product; None where none may.
+
+        Args:
+            named: What adapters call each matrix.
+        """
         if ctx.adapters is None or not self.takes_adapters(ctx):
             return None
         divided = self.spec.in_features < self._in_features
         total = ctx.communicator.all_reduce if divided and ctx.communicator else None
         base = Base(op, self.spec, total, partial(self._row_squares, ctx))
-        return adapted_linear(ctx, ctx.adapters, self.shares(), self._in_features, base)
+        shares = [(named(name), size, share) for name, size, share in self.shares()]
+        return adapted_linear(ctx, ctx.adapters, shares, self._in_features, base)
 
     def _row_squares(self, ctx: BuildContext) -> Tensor | None:
         """Return the sum of squares of each row of this rank's part, from the checkpoint; None

@@ -100,7 +100,6 @@ class WeightTable:
     Attributes:
         decode: Puts a checkpoint's tensors together before they are looked at; see `WeightFormat`.
         quantized: The checkpoint has a `quantization_config`, which may be what is wrong.
-        several: Beginnings of the names of weights that several layers multiply by.
         reopen: Opens the checkpoint that was loaded last; None where that are no files, or others
             by now, or weights were replaced since.
     """
@@ -108,7 +107,6 @@ class WeightTable:
     def __init__(self) -> None:
         self.decode: Callable[[TensorSource], TensorSource] | None = None
         self.quantized = False
-        self.several: tuple[str, ...] = ()
         self.expected: dict[str, ExpectedWeight] = {}
         self._elsewhere: list[re.Pattern[str]] = []
         self._ignored: list[tuple[re.Pattern[str], str]] = []

@@ -78,14 +78,13 @@ class ZambaDecoder(DenseDecoder):
     ) -> None:
         sharing, self._zamba_layers = self._sharing, list[_Layer]()
         transformers: list[Transformer] = []
-        alone = replace(ctx, adapters=None)  # each layer's use of a matrix would have its own
+        alone = replace(ctx, adapters=None)  # each layer's use of a matrix has its own
         for i in own:
             turn, served = None, i in sharing.hybrid
             if served:
                 number = sharing.hybrid.index(i)
                 if number < sharing.blocks:
                     prefix = f"model.layers.{i}.{sharing.name}."
-                    ctx.weights.several += (prefix,)
                     transformers.append(Transformer(spec, alone, prefix, sharing.gate_up))
                 block = transformers[number % sharing.blocks]
                 turn = Turn(spec, ctx, i, block, number, sharing, rotaries)
@@ -220,6 +219,13 @@ class Turn:
     ) -> None:
         self._block, size = block, spec.hidden_size
         rotation, prefix = spec.layers[i].rotation, block.prefix
+        own = f"model.layers.{i}.{sharing.name}."
+
+        def named(name: str) -> str:
+            return own + name.removeprefix(prefix)
+
+        products = (block.qkv, block.o, block.gate_up, block.down)
+        self._qkv, self._o, self._gate_up, self._down = (one.again(ctx, named) for one in products)
         self._attention = Attention(
             ctx,
             ctx.attention_spec(
@@ -235,6 +241,7 @@ class Turn:
                     f"{prefix}self_attn.linear_{part}_adapter_list.{number}.",
                     (2 * size, sharing.rank, width),
                     block.heads[part],
+                    named,
                 )
                 for part, width in _widths(spec).items()
             ]
@@ -242,7 +249,8 @@ class Turn:
         if sharing.rank:
             name = f"{prefix}feed_forward.gate_up_proj_adapter_list.{number}."
             sizes = size, sharing.rank, 2 * spec.intermediate_size
-            self._mlp_adapter = _LowRank(ctx, name, sizes, block.channels)
+            self._mlp_adapter = _LowRank(ctx, name, sizes, block.channels, named)
+        self._pass_over(ctx, own, number, sharing)
         rows = [(f"model.layers.{i}.linear", size)]
         self._out = Linear(ctx, Matrix(ctx, rows, size, quantize=spec.quantizes("o", ctx.format)))
 
@@ -251,15 +259,26 @@ class Turn:
         block = self._block
         taken = block.input_norm(torch.cat((residual, embedded), 1))
         assert isinstance(taken, Tensor)
-        qkv = block.qkv(taken)
+        qkv = self._qkv(taken)
         if self._adapters:
             qkv += torch.cat([adapt(taken) for adapt in self._adapters], 1)
-        normed = block.mlp_norm(block.o(self._attention(qkv, batch)))
+        normed = block.mlp_norm(self._o(self._attention(qkv, batch)))
         assert isinstance(normed, Tensor)
-        both = block.gate_up(normed)
+        both = self._gate_up(normed)
         if self._mlp_adapter is not None:
             both = both.add_(self._mlp_adapter(normed))
-        return self._out(block.down(block.act(both)))
+        return self._out(self._down(block.act(both)))
+
+    def _pass_over(self, ctx: BuildContext, own: str, number: int, sharing: Sharing) -> None:
+        """Let adapters have factors of the other layers' matrices of low rank: transformers' module
+        of a layer has these, too, and does not use them."""
+        if ctx.adapters is None or not sharing.rank:
+            return
+        lists = [f"{own}feed_forward.gate_up_proj_adapter_list."]
+        lists += [f"{own}self_attn.linear_{part}_adapter_list." for part in PARTS]
+        others = [i for i in range(len(sharing.hybrid)) if i != number]
+        names = (f"{one}{i}.{j}" for one in lists for i in others for j in range(2))
+        ctx.adapters.shared.update(names)
 
 
 class _LowRank:
@@ -267,16 +286,23 @@ class _LowRank:
 
     Args:
         sizes: Inputs, channels between, and rows.
+        named: What adapters call each matrix.
     """
 
     def __init__(
-        self, ctx: BuildContext, prefix: str, sizes: tuple[int, int, int], outputs: Split
+        self,
+        ctx: BuildContext,
+        prefix: str,
+        sizes: tuple[int, int, int],
+        outputs: Split,
+        named: Callable[[str], str],
     ) -> None:
         # Only a checkpoint's own form: there is little to save.
         (inputs, rank, rows), quantize = sizes, not ctx.format.online
         down = Matrix(ctx, [(f"{prefix}0", rank)], inputs, quantize=quantize)
         up = Matrix(ctx, [(f"{prefix}1", rows)], rank, quantize=quantize, outputs=outputs)
-        self._down, self._up = Linear(ctx, down), Linear(ctx, up)
+        alone = replace(ctx, adapters=None)
+        self._down, self._up = (Linear(alone, one).again(ctx, named) for one in (down, up))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [num_tokens, inputs] to this rank's part of [num_tokens, rows]."""

@@ -42,14 +42,11 @@ def test_a_matrix_of_another_stage_is_found_by_any_of_its_names(prefix: str) -> 
 
 def test_a_refusal_has_one_reason() -> None:
     weights = WeightTable()
-    weights.several = ("model.layers.0.shared.",)
     weights.expect("model.layers.0.up.weight", (4, 2), lambda tensor: None)
-    weights.expect("model.layers.0.shared.up.weight", (4, 2), lambda tensor: None)
     weights.expect("model.norm.weight", (4,), lambda tensor: None)
     names = MatrixNames(weights, ())
     amid = names.why_not("model.language_model.layers.0.up")
     assert amid == "an operation multiplies by amid others"
-    assert names.why_not("model.layers.0.shared.up") == "several layers share"
     for other in ("model.norm", "model.layers.0.down"):
         assert "is no layer" in names.why_not(other)
 
