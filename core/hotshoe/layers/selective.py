@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hotshoe.layers.context import BuildContext
+from torch import Tensor
+
+from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.scan_adapters import AdaptedScan
 from hotshoe.layers.split import Split
 from hotshoe.layers.states import SmallWeight, StateLayer, decay_rates
 from hotshoe.slots import SelectiveScanSpec, SelectiveScanWeights
@@ -41,6 +44,27 @@ class SelectiveScan(StateLayer[SelectiveScanSpec]):
         make = partial(SelectiveScanWeights, conv_bias=None, norm=None)
         super().__init__(ctx, SLOT, spec, (1, spec.inner_size, spec.state_size), make)
         self.expect(ctx, SLOT, weights or _weights(spec, prefix, conv_bias, norms))
+        matrices = {
+            "project": (f"{prefix}x_proj", sum(spec.made), spec.inner_size),
+            "dt": (f"{prefix}dt_proj", spec.inner_size, spec.dt_rank),
+        }
+        names = [name for name, _, _ in matrices.values()]
+        self._adapted: AdaptedScan | None = None
+        if ctx.adapters is not None and weights is None and ctx.adapters.takes(names):
+            self._adapted = AdaptedScan(ctx, ctx.adapters, matrices)
+
+    def __call__(self, projected: Tensor, batch: ForwardBatch) -> Tensor:
+        """See `StateLayer`; each adapter's sequences have weights of their own."""
+        adapted, view = self._adapted, batch.views[self.view]
+        parts = [] if adapted is None else adapted.parts(len(projected), batch.shape, view)
+        if adapted is None or not parts:
+            return super().__call__(projected, batch)
+        out = projected.new_empty(len(projected), self.spec.inner_size)
+        for tokens, shape, own, place in parts:
+            weights = replace(self._weights, **adapted.summed(place, self._held))
+            prepared = self._prepare(shape, own)
+            out[tokens] = self._run_with(weights, projected[tokens], prepared)
+        return out
 
 
 def _weights(

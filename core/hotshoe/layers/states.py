@@ -163,16 +163,19 @@ class StateLayer(Generic[Spec]):
         return self._run(projected, batch.views)
 
     def _run(self, projected: Tensor, views: Sequence[CacheView]) -> Tensor:
-        prepared = views[self.view].prepared
+        return self._run_with(self._weights, projected, views[self.view].prepared)
+
+    def _run_with(self, weights: Any, projected: Tensor, prepared: Any) -> Tensor:
+        """Compute a step, or some of its sequences, with these weights in place of the layer's."""
         if isinstance(prepared, Lag):
             assert self._inputs is not None
-            calls = (partial(self._compute, op) for op in (self._op, self._drafts))
+            calls = (partial(self._compute, weights, op) for op in (self._op, self._drafts))
             return prepared.run(projected, self._inputs, *calls)
-        return self._compute(self._op, projected, prepared)
+        return self._compute(weights, self._op, projected, prepared)
 
-    def _compute(self, operation: Any, projected: Tensor, prepared: Any) -> Tensor:
-        assert self._weights is not None
-        out: Tensor = operation(projected, self.cache, prepared, self._weights)
+    def _compute(self, weights: Any, operation: Any, projected: Tensor, prepared: Any) -> Tensor:
+        assert weights is not None
+        out: Tensor = operation(projected, self.cache, prepared, weights)
         return out
 
     def _prepare(self, shape: StepShape, view: CacheView) -> Any:

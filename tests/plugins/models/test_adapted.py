@@ -22,7 +22,7 @@ FAMILIES = {
     "qwen3-next": "",  # the gated delta rule, gated attention, a gate of shared experts
     "mamba2": "",
     "nemotron-h": "",  # Mamba-2; modules have other names than files
-    "jamba": r"\.(x_proj|dt_proj)$",  # Mamba-1
+    "jamba": "",  # Mamba-1
     "phi3": "",  # q, k and v in one matrix
     "falcon": "",  # the same, head by head
     "mllama": r"layers\.[13]\.",  # layers that are left out change the numbers of others
@@ -36,8 +36,8 @@ FAMILIES = {
     "hunyuan3": "",  # shared experts have another name in files
     "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
     "recurrent-gemma": "",
-    "zamba": r"shared_transf",  # heads of Mamba-1, whose small matrices are no modules
-    "zamba2": r"shared_transf",
+    "zamba": "",  # heads of Mamba-1, whose small matrices are no modules; a shared transformer
+    "zamba2": "",
     "gemma3n": "",  # small matrices in float32
 }
 PROMPTS = [list(range(3, 24)), [9, 9, 1]]
@@ -75,8 +75,10 @@ def merge(modules: dict[str, torch.nn.Module], path: Path, **config: object) -> 
         weight = module.weight.T if turned else module.weight
         rows, columns = weight.shape
         a, b = torch.randn(RANK, columns) * columns**-0.5, torch.randn(rows, RANK) * RANK**-0.5
-        with torch.no_grad():
-            weight += SCALE * b @ a
+        merged = weight.detach() + SCALE * b @ a
+        module.weight = torch.nn.Parameter(
+            merged.T if turned else merged
+        )  # other layers keep theirs
         prefix = f"base_model.model.{name}"
         tensors |= {f"{prefix}.lora_A.weight": a, f"{prefix}.lora_B.weight": b}
         config |= {"fan_in_fan_out": turned}
