@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,12 +67,18 @@ class AdapterRows:
         """See `AdapterTable.recordable`."""
         return self._table.recordable()
 
-    def record(self, size: int, changes: Changes) -> None:
-        """Let a step of so many tokens be recorded in which adapters may change so much."""
+    def record(self, sizes: Iterable[int], changes: Changes) -> None:
+        """Let a step of so many tokens be recorded in which adapters may change so much.
+
+        Args:
+            sizes: Of the recording, and of its operations that run between pieces.
+            changes: See `Changes`.
+        """
         self.end()
         if changes:
             self._table.clear()
-            self.pad(size, changes)
+            for size in sizes:
+                self.pad(size, changes)
 
     def pad(self, size: int, changes: Changes) -> None:
         """See `AdapterTable.pad`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias
 
@@ -79,7 +79,7 @@ class Recorder:
         """Record steps of one token of each request."""
 
         def record(size: int) -> Callable[[], Tensor]:
-            self._set_adapters(size, changes)
+            self._set_adapters([size], changes)
             staged = self._staged(self._inputs(np.ones(size, np.int32)))
             return self._record(partial(decode, staged))
 
@@ -91,7 +91,7 @@ class Recorder:
         """Record steps that compute prompts, without their attention."""
 
         def record(size: int) -> Callable[[], Tensor]:
-            self._set_adapters(size, changes)
+            self._set_adapters([size, 1], changes)
             inputs = self._inputs(np.ones(1, np.int32)).padded_tokens(size, self._slots)
             staged = self._staged(inputs)
             forward.set_pieces(inputs, staged)
@@ -105,7 +105,7 @@ class Recorder:
             return
 
         def record(size: int) -> Callable[[], Tensor]:
-            self._set_adapters(size, changes)
+            self._set_adapters([size], changes)
             return self._record(partial(forward.decode, self._staged(trees.nobody(size))))
 
         self._begin(trees.recordings, record, "tokens of trees")
@@ -152,9 +152,9 @@ class Recorder:
             return own
         return bool(group.all_reduce(torch.tensor([float(own)], device=device)).item())
 
-    def _set_adapters(self, size: int, changes: Changes) -> None:
+    def _set_adapters(self, sizes: Iterable[int], changes: Changes) -> None:
         if self._adapters is not None:
-            self._adapters.record(size, changes)
+            self._adapters.record(sizes, changes)
 
     def _inputs(self, lengths: Ints) -> StepInputs:
         return padding_inputs(lengths, self._row, self._slots, self._block_size)

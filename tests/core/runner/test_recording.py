@@ -98,7 +98,7 @@ def test_one_size_or_none() -> None:
 
 
 def test_all_are_recorded_at_once_if_asked_for_with_adapters_and_with_several_ranks() -> None:
-    adapters = SimpleNamespace(record=lambda size, changes: seen.append((size, changes)))
+    adapters = SimpleNamespace(record=lambda sizes, changes: seen.append((*sizes, changes)))
     seen: list[tuple[int, Changes]] = []
     group = SimpleNamespace(all_reduce=lambda own: own)
     for given in ({"every": True}, {"group": group}, {"adapters": adapters}):

@@ -1,4 +1,7 @@
-"""Reference of slot `graph`: records nothing, and runs the function each time."""
+"""Reference of slot `graph`: records nothing, and runs the function each time.
+
+It runs it at once, too, as candidates do that compile while they record.
+"""
 
 from collections.abc import Callable
 
@@ -16,7 +19,11 @@ class Graph:
         pass
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        return function
+        return self.record_pieces(lambda between: function())
 
     def record_pieces(self, function: Callable[[Between], Tensor]) -> Callable[[], Tensor]:
-        return lambda: function(lambda call: call())
+        def run() -> Tensor:
+            return function(lambda call: call())
+
+        run()
+        return run
