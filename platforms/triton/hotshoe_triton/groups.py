@@ -333,9 +333,8 @@ def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Line
     arch = arch_of(facts)
     if rows <= 16 and arch.backend == "cuda" and spec.dtype != "float32":
         return by_lanes(spec, chunk, facts)
-    block_n, warps = (
-        (128, 8) if rows > ROW_BLOCKS[-1] else (64 if arch.backend == "cuda" else 32, 4)
-    )
+    wide = arch.family in LARGE_BLOCKS and rows > 32
+    block_n, warps = (128, 8) if wide else (64 if arch.backend == "cuda" else 32, 4)
     tiles = -(-spec.out_features // block_n)
     if rows > 32:  # partial sums are large: no more programs than units
         splits = (n for n in (4, 2) if tiles * n <= facts.compute_units)
@@ -346,7 +345,7 @@ def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> Line
     assert spec.weight is not None
     word_bytes = block_n * chunk * BITS[spec.weight.format] // 8
     stage_bytes = word_bytes + rows * chunk * itemsize
-    most = 3 if arch.backend == "cuda" and rows <= ROW_BLOCKS[-1] else 2
+    most = 3 if arch.backend == "cuda" else 2
     stages = max(1, min(most, arch.shared_bytes // stage_bytes))
     return LinearConfig("grouped", block_n, chunk, split, warps, stages)
 
