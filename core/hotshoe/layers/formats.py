@@ -119,6 +119,8 @@ class WeightFormat(Protocol):
             their names, before a layer asks; not if there are none, as with random weights.
         decode: Of a format whose tensors have no shape that a layer could ask for. It maps a
             checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
+        by_expert: What `decode` returns names each expert's matrices, also of architectures whose
+            published checkpoints have a tensor of all.
         same_names: What `decode` returns has tensors of the checkpoint alone, by their names. Then
             an engine that brings tensors by name can do without it.
     """
@@ -131,6 +133,7 @@ class WeightFormat(Protocol):
     join: Callable[[Sequence[str]], None] | None = None
     survey: Callable[[Iterable[str]], None] | None = None
     decode: Callable[[TensorSource], TensorSource] | None = None
+    by_expert: bool = False
     same_names: bool = False
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:

@@ -98,7 +98,7 @@ class MoeNames:
     def of(self, format: WeightFormat) -> MoeNames:
         """Return the names in a checkpoint of a format."""
         named = self.stacked is not None and self.stacked.named and not format.online
-        return replace(self, stacked=None) if named else self
+        return replace(self, stacked=None) if named or format.by_expert else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ class WrappedFormat(WeightFormat):
         self.online, self.unused, self.renames = inner.online, inner.unused, inner.renames
         self.kv_scales, self.unpack, self.decode = inner.kv_scales, inner.unpack, inner.decode
         self.survey, self.same_names = inner.survey, inner.same_names
-        self.join = inner.join
+        self.join, self.by_expert = inner.join, inner.by_expert
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the format's answer."""

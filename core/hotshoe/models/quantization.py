@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ KEYS = ("quantization_config", "compression_config")
 BESIDE = ("expert_dtype",)
 #: The file beside config.json that ModelOpt writes.
 MODELOPT_FILE, MODELOPT = "hf_quant_config.json", "modelopt"
+#: Where MLX describes its files, without a method; it says the same in `quantization_config`.
+MLX_KEY, MLX = "quantization", "mlx"
 #: What both it and config.json may say.
 SAID_TWICE = ("quant_algo", "kv_cache_quant_algo", "group_size")
 
@@ -29,6 +31,8 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     text = model.get(KEY)
     places = [model.values, text if isinstance(text, Mapping) else {}]
     found = [place[key] for place in places for key in KEYS if place.get(key) is not None]
+    if (own := _of_mlx(model, places, found)) is not None:
+        return own
     file = model.path / MODELOPT_FILE
     inner = read_json(file).get("quantization") if file.is_file() else None
     if not found and file.is_file():
@@ -46,14 +50,41 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     if not isinstance(config, Mapping) or not isinstance(config.get("quant_method"), str):
         raise CheckpointError(
             f"{model.path / 'config.json'}: quantization_config must be an object with a "
-            "quant_method, such as awq or compressed-tensors; files of MLX have none and are not "
-            "read: use another quantization of the model, or its unquantized checkpoint"
+            "quant_method, such as awq or compressed-tensors, or MLX's bits and group_size; fetch "
+            "the file again"
         )
     if isinstance(inner, Mapping):
         _compare(model.path, config, inner)
     beside = {key: place[key] for place in places for key in BESIDE if place.get(key) is not None}
     config = {**beside, **config}
     return text_names(config) if isinstance(text, Mapping) else config
+
+
+def _of_mlx(
+    model: ModelConfig, places: Sequence[Mapping[str, Any]], found: Sequence[Any]
+) -> Mapping[str, Any] | None:
+    """Return MLX's description with the model's type; None where there is none.
+
+    MLX reads its own key alone, so that another, of the files that were converted, means nothing.
+
+    Raises:
+        CheckpointError: There are two of MLX that differ.
+    """
+    own = [place[MLX_KEY] for place in places if _is_mlx(place.get(MLX_KEY))]
+    own += [config for config in found if _is_mlx(config)]
+    if not own:
+        return None
+    if any(other != own[0] for other in own):
+        raise CheckpointError(
+            f"{model.path / 'config.json'} describes its quantization twice, each time otherwise: "
+            f"in {MLX_KEY} and in quantization_config; keep the one that is true"
+        )
+    return {**own[0], "quant_method": MLX, "model_type": model.get("model_type")}
+
+
+def _is_mlx(config: object) -> bool:
+    named = isinstance(config, Mapping) and ("quant_method" in config or MLX_KEY in config)
+    return isinstance(config, Mapping) and not named and {"bits", "group_size"} <= config.keys()
 
 
 def _flat(path: Path, config: Mapping[str, Any], nested: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,6 +31,7 @@ FORMATS = {
     "hqq": "hotshoe_quantization.hqq:read",
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
     "bitsandbytes": "hotshoe_quantization.bitsandbytes:read",
+    "mlx": "hotshoe_quantization.mlx:read",
     "mxfp4": "hotshoe_quantization.mxfp4:read",
     "mxfp8": "hotshoe_quantization.fp8:read_mxfp8",
     "quark": "hotshoe_quantization.quark:read",

@@ -16,21 +16,23 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
     """Return the first `count` unsigned integers of each row, the lowest bits of a word first.
 
     Args:
-        words: [rows, n] int32, or bytes; with 3 bits a multiple of three, since numbers go on in
-            the next word.
-        bits: 2, 3, 4 or 8.
+        words: [..., n] of 32 bits, or bytes; with 3, 5 or 6 bits a multiple of as many, since
+            numbers go on in the next word.
+        bits: 2, 3, 4, 5, 6 or 8.
 
     Returns:
-        [rows, count] uint8.
+        [..., count] uint8.
     """
-    octets = words.contiguous().view(torch.uint8)
-    if bits == 3:
-        low, middle, high = octets.unflatten(-1, (-1, 3)).int().unbind(-1)
-        run = low | middle << 8 | high << 16
-        octets = torch.stack([(run >> 3 * i & 7).byte() for i in range(8)], dim=-1).flatten(-2)
+    octets, mask = words.contiguous().view(torch.uint8), (1 << bits) - 1
+    if 8 % bits:
+        runs = octets.unflatten(-1, (-1, bits)).to(torch.int16)  # of eight numbers
+        parts = []
+        for at, shift in (divmod(bits * i, 8) for i in range(8)):
+            pair = runs[..., at] | runs[..., at + 1] << 8 if shift + bits > 8 else runs[..., at]
+            parts.append((pair >> shift & mask).to(torch.uint8))
+        octets = torch.stack(parts, dim=-1).flatten(-2)
     elif bits < 8:
-        shifts = range(0, 8, bits)
-        parts = [octets >> shift & ((1 << bits) - 1) for shift in shifts]
+        parts = [octets >> shift & mask for shift in range(0, 8, bits)]
         octets = torch.stack(parts, dim=-1).flatten(-2)
     return octets[..., :count]
 

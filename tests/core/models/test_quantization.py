@@ -34,6 +34,30 @@ def test_none(tmp_path: Path) -> None:
     assert stored_quantization(model(tmp_path, quantization_config=None)) is None
 
 
+MLX = {"bits": 4, "group_size": 64}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"quantization": MLX},
+        {"quantization": MLX, "quantization_config": MLX},
+        {"quantization_config": MLX},
+        {"quantization": MLX, "quantization_config": AWQ},  # of the files that were converted
+        {"quantization": MLX, "text_config": {"quantization_config": MLX}},
+    ],
+)
+def test_files_of_mlx(tmp_path: Path, values: dict) -> None:
+    found = stored_quantization(model(tmp_path, model_type="llama", **values))
+    assert found == MLX | {"quant_method": "mlx", "model_type": "llama"}
+
+
+def test_files_of_mlx_described_twice(tmp_path: Path) -> None:
+    both = {"quantization": MLX, "quantization_config": MLX | {"bits": 8}}
+    with pytest.raises(CheckpointError, match="twice, each time otherwise: in quantization and"):
+        stored_quantization(model(tmp_path, **both))
+
+
 def test_the_file_of_modelopt(tmp_path: Path) -> None:
     inner = {"quant_algo": "FP8"}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": inner}))
