@@ -360,8 +360,13 @@ class Fleet:
         """Do something to its end, even if whoever asked for it does not wait."""
         task = asyncio.create_task(change)
         self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(self._over)
         return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # else asyncio logs a traceback where nobody waits any more
 
 
 def _takes_memory(served: Served) -> bool:

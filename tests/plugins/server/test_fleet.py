@@ -1,6 +1,7 @@
 """Models loaded, unloaded, put to sleep and woken, over engines that a test controls."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -394,6 +395,28 @@ def test_a_model_that_cannot_be_loaded_changes_nothing(open_fleet, options, stat
     if options == {"seed": 1}:
         assert "one (ready): weights 3 MiB" in response.json()["error"]["message"]
     assert http.states() == {"one": "ready", "two": "ready"}
+
+
+def test_a_change_that_fails_when_nobody_waits_any_more_writes_no_traceback(open_fleet) -> None:
+    fleet, seen = open_fleet(("one", "two")).fleet, list[dict[str, Any]]()
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+        gate = asyncio.Event()
+
+        async def change() -> None:
+            await gate.wait()
+            raise EngineDeadError("it ended while it started")
+
+        asking = asyncio.create_task(fleet._go_on(change()))
+        await until(lambda: bool(fleet._changes))
+        asking.cancel()
+        gate.set()
+        await until(lambda: not fleet._changes)
+        gc.collect()
+
+    asyncio.run(run())
+    assert not seen
 
 
 def test_loading_makes_room_or_says_that_there_is_none(open_fleet) -> None:
