@@ -60,11 +60,14 @@ class DeviceRoom:
 
     Args:
         free: Tells the bytes that are free on the device now; None where only its size is known.
+
+    Attributes:
+        unwritten_bytes: Of places that are not written yet.
     """
 
     def __init__(self, free: Callable[[], int] | None = None) -> None:
         self._free = free
-        self._taken = self._unwritten_bytes = 0
+        self._taken = self.unwritten_bytes = 0
         self._unwritten: list[Tensor] = []
 
     @property
@@ -80,7 +83,7 @@ class DeviceRoom:
         """
         room = facts.memory_bytes - self._taken
         if nbytes > 0 and self._free is not None:
-            room = min(room, self._free() - self._unwritten_bytes)
+            room = min(room, self._free() - self.unwritten_bytes)
         if nbytes > room:
             raise MemoryLimitError(
                 f"the places of adapters take {(self._taken + nbytes) / GIB:.1f} GiB or more, but "
@@ -92,11 +95,11 @@ class DeviceRoom:
     def write_later(self, *places: Tensor) -> None:
         """Let places be zeroed by `write`."""
         self._unwritten += places
-        self._unwritten_bytes += sum(place.nbytes for place in places)
+        self.unwritten_bytes += sum(place.nbytes for place in places)
 
     def write(self) -> None:
         """Zero all places that were made; the model is built."""
         for place in self._unwritten:
             place.zero_()
         self._unwritten.clear()
-        self._unwritten_bytes = 0
+        self.unwritten_bytes = 0

@@ -181,6 +181,8 @@ class TorchWorker:
         )
 
     def _load_weights(self, ctx: BuildContext, transfer: TransferOp) -> None:
+        if ctx.adapters is not None:
+            ctx.adapters.device.write()
         config, place = self._config, self._model_config.file or self._model_config.path
         # Ranks read their parts alone, and what stays on the host is read there.
         alone = self._rendezvous is None and ctx.offload is None
@@ -224,7 +226,6 @@ class TorchWorker:
         check_divided(ctx, self._model_config.architecture)
         if ctx.adapters is not None:
             check_model(ctx.adapters, model, self._model_config, self._mesh.pp.size == 1)
-            ctx.adapters.device.write()
         self._head = head_of(model, ctx, self._model_config)
         if ctx.offload is not None:
             ctx.offload.plan(alone=self._mesh.pp.size == 1)
@@ -241,9 +242,11 @@ class TorchWorker:
         weights = selector.matrix_bytes() - (ctx.offload.saved_bytes if ctx.offload else 0)
         stay = stay_in_files(config.load_format, self._model_config.dtype, ctx)
         weights += 0 if stay else selector.table_bytes()
+        weights += 0 if ctx.adapters is None else ctx.adapters.device.unwritten_bytes
         if weights > free:
+            what = "the weights" if ctx.adapters is None else "the weights and places of adapters"
             raise MemoryLimitError(
-                f"the weights take {weights / GIB:.1f} GiB or more, but {name} has "
+                f"{what} take {weights / GIB:.1f} GiB or more, but {name} has "
                 f"{free / GIB:.1f} GiB for them; free memory, or use a smaller model, "
                 "--quantization, or several devices (--tensor-parallel-size)"
             )
@@ -476,8 +479,7 @@ class TorchWorker:
 
     def close(self) -> None:
         self.execute = too_early
-        self._model = self._context = self._ops = self._resting = None
-        self._head = None
+        self._model = self._context = self._ops = self._resting = self._head = None
         gc.collect()  # recordings must go before the communicator that they use
         self._peers.close()
         with blaming(self._platform.name):

@@ -105,6 +105,12 @@ def test_places_of_adapters_take_what_is_free(monkeypatch: pytest.MonkeyPatch) -
     ctx, _ = worker.build()
     assert ctx.adapters is not None
     taken = ctx.adapters.device.taken
+    places = ctx.adapters.device.unwritten_bytes
+    assert 0 < places <= taken, "none is written before all is counted"
+    needed = worker._selector.matrix_bytes() + places
+    monkeypatch.setattr(worker, "_free_bytes", lambda: needed - 1)
+    with pytest.raises(MemoryLimitError, match="weights and places of adapters take"):
+        worker._check_memory(ctx)
     monkeypatch.setattr(worker, "_free_bytes", lambda: taken - 1)
     with pytest.raises(MemoryLimitError, match="lower --max-loras or --max-lora-rank"):
         worker.build()
