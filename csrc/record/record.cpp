@@ -45,6 +45,11 @@ Recording*& current_recording() {
   return current;
 }
 
+bool& rehearsing() {
+  thread_local bool now = false;
+  return now;
+}
+
 void bind_record(nb::module_& m) {
   m.def("record_begin", &begin,
         "Keep this thread's calls of kernels from now on, which run as always.\n\n"
@@ -54,6 +59,9 @@ void bind_record(nb::module_& m) {
         "Raises:\n    RuntimeError: There was no beginning.");
   m.def("record_size", [](const nb::capsule& calls) { return list(calls).size(); }, "calls"_a,
         "Return how many calls there are.");
+  m.def("rehearse", [](bool now) { rehearsing() = now; }, "now"_a,
+        "Say whether this thread's calls of kernels leave the states of sequences as they are. All\n"
+        "else they compute as always.");
   m.def("record_replay", &replay, "calls"_a,
         "Make the calls again, in order, over what their addresses hold now. Raises what a call\n"
         "raises, and makes none behind it.");

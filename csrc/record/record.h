@@ -3,6 +3,9 @@
 //
 // Arguments are addresses, sizes and numbers, so a list knows nothing of what they belong to;
 // whoever makes it keeps the memory. record.cpp has its Python functions.
+//
+// A call that moves states on gives something else when it is repeated. So whoever compares calls
+// rehearses them: kernels compute everything, and leave states as they were.
 #pragma once
 
 #include <functional>
@@ -14,6 +17,9 @@ using Recording = std::vector<std::function<void()>>;
 
 // The list that the calling thread's kernel calls join; null while none is being made.
 Recording*& current_recording();
+
+// Whether the calling thread's kernel calls leave the states of sequences as they are.
+bool& rehearsing();
 
 // Wraps a kernel function for `m.def`.
 template <class... A>

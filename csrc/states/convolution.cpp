@@ -66,7 +66,8 @@ class Strip {
     }
     for (int64_t done = 0; done < s.count;) {
       done = sequences.next_kept(s, done);
-      keep(rows, done, conv_.cache.at<C>(sequences.block(s, s.before + done), first_));
+      const int64_t block = sequences.block(s, s.before + done);
+      keep(rows, done, conv_.cache.place<C>(block, first_, back_ * conv_.size - first_));
     }
   }
 

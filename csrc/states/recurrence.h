@@ -112,6 +112,8 @@ class Recurrence {
     for (; row < t_.values; ++row) step_rows<1>(from, to, row, own);
   }
 
+  int64_t entries() const { return t_.values * t_.keys; }  // of a state
+
   void clear() { std::fill_n(state_, t_.wide_values * t_.keys, 0.0f); }
 
   template <class S>
@@ -324,12 +326,15 @@ void run_head(Recurrence<kDelta, kChannel>& recurrence, const Sequences& sequenc
               const Sequence& s, const Cache& cache, int64_t offset, Take&& take, Give&& give) {
   visit_float(cache.dtype, [&](auto tag) {
     using S = decltype(tag);
-    const auto state = [&](int64_t length) {
+    const auto state = [&](int64_t length) -> const S* {
       return cache.at<S>(sequences.block(s, length), offset);
+    };
+    const auto place = [&](int64_t length) {
+      return cache.place<S>(sequences.block(s, length), offset, recurrence.entries());
     };
     if (s.count == 1) {
       take(s.begin, int64_t(1));
-      recurrence.step(s.before > 0 ? state(s.before) : (const S*)nullptr, state(s.before + 1));
+      recurrence.step(s.before > 0 ? state(s.before) : nullptr, place(s.before + 1));
       return give(s.begin, int64_t(1));
     }
     s.before > 0 ? recurrence.load_state(state(s.before)) : recurrence.clear();
@@ -342,7 +347,7 @@ void run_head(Recurrence<kDelta, kChannel>& recurrence, const Sequences& sequenc
         give(s.begin + done, count);
         done += count;
       }
-      recurrence.store_state(state(s.before + kept));
+      recurrence.store_state(place(s.before + kept));
     }
   });
 }

@@ -71,7 +71,7 @@ class Strip {
       const Sequence s = all[i];
       if (s.count == 0) continue;
       if (s.before > 0) {
-        convert_row(state(s, s.before), state_, count_);
+        convert_row(b_.states.template at<S>(all.block(s, s.before), channel_), state_, count_);
       } else {
         std::fill_n(state_, kStrip, 0.0f);
       }
@@ -86,16 +86,14 @@ class Strip {
           }
           take(token, (token - begin) * kStrip, s.before + done == 0);
         }
-        convert_row((const float*)state_, state(s, s.before + kept), count_);
+        const int64_t block = all.block(s, s.before + kept);
+        S* to = b_.states.template place<S>(block, channel_, count_);
+        convert_row((const float*)state_, to, count_);
       }
     }
   }
 
  private:
-  S* state(const Sequence& s, int64_t length) const {
-    return b_.states.template at<S>(b_.sequences.block(s, length), channel_);
-  }
-
   // Makes the gates of `count` tokens, but for biases.
   void make(int64_t first, int64_t count) {
     const float* x = x_ + first * b_.inner;

@@ -50,10 +50,9 @@ class Strip {
 
   void run(const Sequence& s) {
     const int64_t size = count_ * s_.keys;
-    const auto state = [&](int64_t length) {
-      return s_.states.at<S>(s_.sequences.block(s, length), first_ * s_.keys);
-    };
-    s.before > 0 ? convert_row(state(s.before), state_, size) : fill(size);
+    const auto block = [&](int64_t length) { return s_.sequences.block(s, length); };
+    const int64_t own = first_ * s_.keys;
+    s.before > 0 ? convert_row(s_.states.at<S>(block(s.before), own), state_, size) : fill(size);
     for (int64_t done = 0; done < s.count;) {
       const int64_t kept = s_.sequences.next_kept(s, done);
       while (done < kept) {
@@ -61,7 +60,8 @@ class Strip {
         tile(s.begin + done, count);
         done += count;
       }
-      convert_row((const float*)state_, state(s.before + kept), size);
+      const int64_t to = block(s.before + kept);
+      convert_row((const float*)state_, s_.states.place<S>(to, own, size), size);
     }
   }
 

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
+
+#include "record/record.h"
 
 namespace hotshoe::states {
 
@@ -42,15 +45,26 @@ struct Sequences {
   }
 };
 
-// A cache of states, or of the inputs that convolutions carry on.
+// A cache of states, or of the inputs that convolutions carry on. In a rehearsal what would be kept
+// is written to memory of the writing thread.
 struct Cache {
   void* blocks;
   int64_t stride;  // elements from block to block
   int dtype;
+  bool keeps = !rehearsing();
 
   template <class T>
   T* at(int64_t block, int64_t element = 0) const {
     return static_cast<T*>(blocks) + block * stride + element;
+  }
+
+  // Where `count` elements are written.
+  template <class T>
+  T* place(int64_t block, int64_t element, int64_t count) const {
+    if (keeps) return at<T>(block, element);
+    thread_local std::vector<T> spare;
+    if (spare.size() < size_t(count)) spare.resize(size_t(count));
+    return spare.data();
   }
 };
 

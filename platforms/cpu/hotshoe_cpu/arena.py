@@ -51,6 +51,16 @@ class Arena:
         weakref.finalize(memory, taken.remove, place).atexit = False
         return torch.frombuffer(memory, dtype=dtype).view(size)
 
+    def alias(self, x: Tensor) -> Tensor:
+        """Return a tensor over the same memory that takes no place in the arena, so that the place
+        of a result is free again though a recording still knows it."""
+        begin = x.data_ptr() - self._memory.ctypes.data
+        if not (x.numel() and 0 <= begin < len(self._memory)):
+            return x
+        last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+        flat = torch.frombuffer(self._memory, dtype=x.dtype, offset=begin, count=last + 1)
+        return flat.as_strided(x.shape, x.stride())
+
     def poison(self) -> None:
         """Overwrite all that was placed with a pattern that is NaN in every type of numbers."""
         self._memory[: self.peak] = 0xFF

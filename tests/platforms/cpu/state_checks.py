@@ -55,13 +55,20 @@ def check_alone(problem: StateProblem, op: Any) -> None:
 
 
 def check_recorded(problem: StateProblem, op: Any, native: Any) -> None:
-    """A call's repetition reads the states that the caches hold then, and gives the same."""
+    """A call's repetition reads the states that the caches hold then, and gives the same. A
+    rehearsal gives the same as well, and leaves the states."""
     call, caches = problem._bind(op, apart)
     before = [cache.clone() for cache in caches]
+    native.rehearse(True)
+    rehearsed = call().clone()
+    native.rehearse(False)
+    for cache, old in zip(caches, before, strict=True):
+        torch.testing.assert_close(cache, old, rtol=0, atol=0, equal_nan=True)
     native.record_begin()
     out = call()
     calls = native.record_end()
     wanted = [out.clone(), *(cache.clone() for cache in caches)]
+    torch.testing.assert_close(rehearsed, out, rtol=0, atol=0, equal_nan=True)
     out.fill_(float("nan"))
     for cache, old in zip(caches, before, strict=True):
         cache.copy_(old)

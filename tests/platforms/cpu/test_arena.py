@@ -83,3 +83,19 @@ def test_poison_is_no_number() -> None:
     x.zero_()
     arena.poison()
     assert x.isnan().all()
+
+
+def test_an_alias_takes_no_place() -> None:
+    arena = Arena(1 << 12)
+    found = arena.empty((4, 6), torch.float32)
+    assert found is not None
+    found.copy_(torch.arange(24.0).view(4, 6))
+    begin, part = found.data_ptr(), found.t()[1:4]
+    alias = arena.alias(part)
+    assert torch.equal(alias, part) and alias.stride() == part.stride()
+    other = torch.ones(2)
+    assert arena.alias(other) is other
+    del found, part
+    again = arena.empty((4, 6), torch.float32)
+    assert again is not None and again.data_ptr() == begin
+    assert alias.data_ptr() == begin + 4
