@@ -88,6 +88,16 @@ class DeepAhead(Ahead):
         made = self._go_on(samples.rows, *own)
         return MadeDrafts(samples.rows.tolist(), made.contiguous())
 
+    def warm_up(self) -> None:
+        """See `Ahead`. Each layer runs once, over as many tokens as it may get."""
+        assert self._states is not None and self._batch is not None
+        ids = self._tables.tokens.new_zeros(len(self._states))
+        states, batch = self._states, self._batch
+        super().warm_up()
+        for layer in self._deep:
+            states, found = layer.forward(ids, states, batch)
+            layer.guess(found[-1:])
+
     def _fill(self, inputs: StepInputs, samples: Samples, read: Behind, passed: Tensor) -> Tensor:
         """Run the other layers over a step, and return what each returned, [r, layers, size], at
         the last right token of rows that sample; nothing of the last layer.

@@ -41,6 +41,7 @@ def test_each_layer_reads_what_the_one_before_it_returned_a_token_earlier(
     layers = [Numbered(1, middle := Numbered(2), last), middle, last]
     runner = make_runner(model, recorded, recorded, head=layers[0])
     runner.warm_up([2])
+    assert all(layer.ids for layer in layers)
     runner.record_graphs()
     for layer in layers:
         layer.read()
