@@ -78,9 +78,13 @@ class Heads:
         self._count, self._max_adapters = count, max_adapters
         self._last: tuple[LoraTokens, HeadTokens] | None = None
 
-    def of(self, tokens: LoraTokens) -> HeadTokens:
-        """Return a step's tokens by head; its first layer has them arranged."""
-        if self._last is None or self._last[0] is not tokens:
+    def of(self, tokens: LoraTokens, is_first: bool) -> HeadTokens:
+        """Return a step's tokens by head.
+
+        Its first layer has them arranged, though it did before: a device that records a step runs
+        it once as it is, with the same tokens, and the recording has to arrange those of its steps.
+        """
+        if is_first or self._last is None or self._last[0] is not tokens:
             self._last = tokens, self._arranged(tokens)
         return self._last[1]
 

@@ -60,7 +60,7 @@ class AdaptedLatents:
         if shared:
             identity = torch.eye(rank, dtype=dtype, device=device).repeat(places * heads, 1, 1)
             table.heads[heads] = Heads(heads, places, identity)
-        self._heads = table.heads[heads]
+        self._heads, self._is_first = table.heads[heads], bool(shared)
         self._tokens: HeadTokens | None = None
 
         def empty(*shape: int) -> Tensor:
@@ -91,7 +91,7 @@ class AdaptedLatents:
         use = self._table.uses[num_tokens]
         if use.changes < Changes.LATENTS:
             return None
-        self._tokens = self._heads.of(use.tokens)
+        self._tokens = self._heads.of(use.tokens, self._is_first)
         return self
 
     def widen(self, wide: Tensor, q: Tensor) -> None:

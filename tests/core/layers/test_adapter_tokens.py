@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.layers.adapter_tokens import TokenPlaces
+from hotshoe.layers.adapter_tokens import Heads, TokenPlaces
 
 PLACES, RECORDED = 3, 8
 
@@ -57,3 +57,16 @@ def test_a_recording_begins_without_adapters() -> None:
     recorded = tokens.recorded(2)
     assert recorded.places.tolist() == [-1] * 2
     assert recorded.starts.tolist() == [0] * (PLACES + 1)
+
+
+def test_the_first_layer_arranges_the_tokens_of_a_recording_each_time() -> None:
+    """A device runs a step once, then records it, with tokens that are sent to the same place."""
+    memory: dict[tuple[int, ...], list[Tensor]] = {}
+    tokens = TokenPlaces(PLACES, RECORDED, lambda arrays: staging(arrays, memory))
+    recorded, heads = tokens.recorded(2), Heads(2, PLACES, torch.empty(0))
+    heads.of(recorded, is_first=True)
+    tokens(np.array([2, 0], np.int32))
+    first, other = (heads.of(recorded, is_first) for is_first in (True, False))
+    assert first.by_adapter.places.tolist() == [2, 2, 0, 0]
+    assert first.by_head.places.tolist() == [4, 5, 0, 1]
+    assert other is first
