@@ -38,6 +38,14 @@ PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:be
 PYTEST += ["-o", "junit_logging=out-err", "-o", "faulthandler_timeout=100"]
 TRITON, CUDA = "tests/platforms/triton", "tests/platforms/cuda"
 TOKENS = "tests/plugins/models/test_end_to_end.py"
+#: Of adapters, drafts of further layers, and GGUF files.
+FURTHER = [
+    f"tests/plugins/models/{name}.py"
+    for name in (
+        *("test_adapted", "test_adapted_latents", "test_further_drafts"),
+        *("gguf/test_dense", "gguf/test_mixtures", "gguf/test_hybrids", "gguf/test_latents"),
+    )
+]
 #: Freed and taken anew each time, so that sanitizers see where memory ends.
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 #: What is kept of one log, and of one failure.
@@ -91,6 +99,7 @@ CHECKS = (
     Part("engine", 300, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
     Part("own kernels", 240, [*OWN, "-v"], alone=True),
     Part("tokens", 240, [TOKENS, "-k", "cuda and chunks", "-n", "6"]),
+    Part("further tokens", 240, [*FURTHER, "-m", "not slow", "-n", "6"]),
     Part("rounded tokens", 240, [TOKENS, "-k", "cuda and not chunks", "-n", "6"]),
     Part(
         "conformance",

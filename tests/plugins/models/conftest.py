@@ -26,11 +26,12 @@ from torch import Tensor
 from hotshoe.layers import BuildContext, ForwardBatch, assign_views
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
-from hotshoe.platform import DeviceFacts
+from hotshoe.platform import Available, DeviceFacts
 from hotshoe.runner.graphs import Pieces
 from hotshoe.slots import SLOTS, CacheView, Selector, StepShape
 from hotshoe.slots.base import resolve_lazy
 from hotshoe.types import CacheGroup, CacheLayout
+from hotshoe_cuda.platform import CudaPlatform
 from hotshoe_models.plugin import ARCHITECTURES, IMPLEMENTATIONS
 
 VOCAB = 256
@@ -2962,6 +2963,8 @@ VARIANTS += [
 #: alone, so these variants, one for each set of kinds, are enough: `test_logits` shows that
 #: references compute all of them.
 PLATFORMS = ("reference", "cpu", "cuda")
+#: Where engines run whose platform does not matter to a test.
+HERE = "cuda" if isinstance(CudaPlatform().probe(), Available) else "cpu"
 PLAIN = ("llama-tied-gqa", "gemma3", "gpt-oss", "deepseek-v3", "falcon-h1", "qwen3-next")
 PLAIN += ("mamba2", "glm-moe-dsa", "deepseek-v4", "transformers-llama")
 
@@ -3258,6 +3261,13 @@ RECENT |= {"qwen2-hearing"}
 OLDEST = "5.24"
 
 
+def skip_where_older(variant: Variant) -> None:
+    """Skip a test of what the installed transformers lacks or gets wrong."""
+    recent = {variant.family, variant.name} & RECENT
+    if recent and Version(transformers.__version__) < Version(OLDEST):
+        pytest.skip(f"{variant.family} needs transformers {OLDEST} or later")
+
+
 class Checkpoints:
     """Checkpoints by variant, each made once a session from a fresh seed."""
 
@@ -3267,9 +3277,7 @@ class Checkpoints:
         self.seed = secrets.randbits(32)
 
     def get(self, variant: Variant) -> Checkpoint:
-        recent = {variant.family, variant.name} & RECENT
-        if recent and Version(transformers.__version__) < Version(OLDEST):
-            pytest.skip(f"{variant.family} needs transformers {OLDEST} or later")
+        skip_where_older(variant)
         print(f"checkpoints are drawn from seed {self.seed}")
         if variant.name not in self._made:
             path = self._root / variant.name

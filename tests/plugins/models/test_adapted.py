@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
-from tests.plugins.models.conftest import Checkpoint
+from tests.plugins.models.conftest import HERE, Checkpoint
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
@@ -43,7 +43,7 @@ FAMILIES = {
 PROMPTS = [list(range(3, 24)), [9, 9, 1]]
 COUNT, RANK, SCALE = 6, 4, 0.7
 SETTINGS = {
-    "platform": "cpu",
+    "platform": HERE,
     "dtype": "float32",
     "skip_tokenizer_init": True,
     "max_model_len": 64,

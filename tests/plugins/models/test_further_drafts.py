@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.plugins.models.conftest import (
     EXPERTS,
     GROUPS,
+    HERE,
     INDEX,
     LATENT,
     MIMO,
@@ -33,7 +34,7 @@ SPARSE = {**LATENT, **EXPERTS, **GROUPS, "num_hidden_layers": LAYERS + 1, "n_sha
 #: What a layer writes into the residual.
 OUT = ("o_proj.weight", "down_proj.weight", "down_proj")
 OPTIONS = {
-    "platform": "cpu",
+    "platform": HERE,
     "dtype": "float32",
     "skip_tokenizer_init": True,
     "max_model_len": 64,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.plugins.models.conftest import save_tiny
+from tests.plugins.models.conftest import HERE, save_tiny
 from tests.plugins.models.gguf.conftest import export, of_matrices
 from tests.plugins.models.gguf.written import BY_NAME, assert_tokens, experts
 
@@ -63,7 +63,8 @@ def test_experts_of_which_one_matrix_is_plain_are_unpacked(tmp_path: Path) -> No
     kinds = of_matrices("Q8_0")
     path = tmp_path / "mixed.gguf"
     export(checkpoint, "Mixtral", path, lambda n: "F16" if "down_exps" in n else kinds(n))
-    with LLM(str(path), dtype="float32", max_num_seqs=2, kv_cache_memory_bytes=2**22) as llm:
+    options = {"platform": HERE, "dtype": "float32", "max_num_seqs": 2}
+    with LLM(str(path), kv_cache_memory_bytes=2**22, **options) as llm:
         [found] = llm.generate([TokensPrompt([5, 6])], SamplingParams(max_tokens=3))
         assert "int8" not in experts(llm)
     assert found.outputs[0].token_ids
