@@ -20,8 +20,8 @@ from hotshoe_triton.device import ARCHS, FNUZ, OCP
 from hotshoe_triton.sparse_cases import COMPRESSED, SPARSES
 from hotshoe_triton.state_cases import SPACES
 
-#: Quick cases are compiled for one architecture of each kind of code that compilers make.
-QUICK = ("sm_90", "gfx942")
+#: Quick cases are compiled for one architecture; what ROCm offers, its own tests compile.
+QUICK = ("sm_90",)
 #: Bytes of a thread that may be spilled; more would cost time in every loop.
 MAX_SPILLED = 160
 #: Queries of 512 latent numbers leave registers little room; on Hopper other tiles are slower.
