@@ -32,8 +32,9 @@ def epsilon(meta: Metadata) -> float:
 
 def head_size(meta: Metadata) -> int:
     """Return the channels of a head; where a file does not say, heads divide the hidden size."""
-    heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")
-    return meta.integer("attention.key_length", hidden // heads)
+    if found := meta.integer("attention.key_length", 0):
+        return found
+    return meta.integer("embedding_length") // meta.least("attention.head_count")
 
 
 def rotation_of(meta: Metadata, head_dim: int) -> Values:

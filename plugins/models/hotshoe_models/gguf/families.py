@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from hotshoe_models.gguf import dense, gemmas, hybrids, mixtures, spaces
+from hotshoe_models.gguf import dense, gemmas, hybrids, mixtures, spaces, uneven
 from hotshoe_models.gguf.dense import Values, rotation_of
 from hotshoe_models.gguf.hybrid_names import (
     FALCON_H1_NAMES,
@@ -37,6 +37,7 @@ from hotshoe_models.gguf.names import (
     EXAONE_MOE_NAMES,
     GEMMA_NAMES,
     GLM4_NAMES,
+    GLM_DSA_NAMES,
     GLM_NAMES,
     GPT_OSS_NAMES,
     GRANITE_MOE_NAMES,
@@ -44,6 +45,7 @@ from hotshoe_models.gguf.names import (
     HUNYUAN_NORMS,
     LING_NAMES,
     LLAMA4_NAMES,
+    MIMO_NAMES,
     MINIMAX_NAMES,
     MIXTRAL_NAMES,
     MOE_NAMES,
@@ -55,6 +57,7 @@ from hotshoe_models.gguf.names import (
     POST_NAMES,
     ROUTED_NAMES,
     STARCODER2_NAMES,
+    STEP_NAMES,
 )
 
 #: Tensors that become part of the configuration.
@@ -71,6 +74,7 @@ class Family:
     pairs: Rows of q and k lie so that neighbors rotate together.
     norm_offset: What the file's norms hold more than the checkpoint's.
     latents: Keys and values are made of latents, and need not be of one size.
+    narrow: Nor are they where values may be narrower than keys.
     turns: By a part of the checkpoint's names: what makes the checkpoint's tensor of the file's,
         or its rows of bytes of theirs, given the configuration. The norms among them hold nothing
         more.
@@ -88,6 +92,7 @@ class Family:
     pairs: bool = False
     norm_offset: float = 0.0
     latents: bool = False
+    narrow: bool = False
     turns: Mapping[str, hybrids.Turn] = field(default_factory=dict)
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     body: str = "model"
@@ -169,8 +174,9 @@ def _attention(meta: Metadata, family: Family) -> Values:
     """Return what config.json would hold of attention and MLPs."""
     size = meta.least if family.mixed else meta.integer
     experts = meta.integer("expert_feed_forward_length", 0)  # where no MLP is without them
-    heads, head_dim = meta.integer("attention.head_count"), dense.head_size(meta)
-    if meta.integer("attention.value_length", head_dim) != head_dim and not family.latents:
+    heads, head_dim = size("attention.head_count"), dense.head_size(meta)
+    equal = not (family.latents or family.narrow)
+    if equal and meta.integer("attention.value_length", head_dim) != head_dim:
         raise meta.refuse(f"{meta.arch}.attention.value_length", f"but keys have {head_dim}")
     return {
         "intermediate_size": size("feed_forward_length", experts or None),
@@ -194,6 +200,7 @@ FAMILIES = {
     "arcee": Family("ArceeForCausalLM", pairs=True),
     "cohere2": Family("Cohere2ForCausalLM", dense.cohere2),
     "command-r": Family("CohereForCausalLM", dense.cohere),
+    "deci": Family("DeciLMForCausalLM", uneven.deci, **uneven.DECI),
     "ernie4_5": Family("Ernie4_5ForCausalLM"),
     "exaone": Family("LlamaForCausalLM"),
     "exaone4": Family("Exaone4ForCausalLM", dense.windowed_by_layer, POST_NAMES),
@@ -250,6 +257,7 @@ MIXTURES = {
         "ExaoneMoeForCausalLM", mixtures.exaone_moe, EXAONE_MOE_NAMES, further=QWEN_FURTHER_NAMES
     ),
     "gemma4": Family("Gemma4ForCausalLM", gemmas.gemma4_moe, GEMMA4_NAMES, **gemmas.GEMMA4),
+    "glm-dsa": Family("GlmMoeDsaForCausalLM", uneven.glm_dsa, GLM_DSA_NAMES, latents=True),
     "glm4moe": Family("Glm4MoeForCausalLM", mixtures.glm_moe, GLM_NAMES),
     "gpt-oss": Family("GptOssForCausalLM", mixtures.gpt_oss, GPT_OSS_NAMES),
     "granitemoe": Family(
@@ -268,7 +276,9 @@ MIXTURES = {
     "lfm2moe": Family("Lfm2MoeForCausalLM", hybrids.lfm2_moe, LFM2_NAMES, **hybrids.LFM2),
     "llama": Family("MixtralForCausalLM", mixtures.mixtral, MIXTRAL_NAMES, pairs=True),
     "llama4": Family("Llama4ForCausalLM", mixtures.llama4, LLAMA4_NAMES),
+    "mimo2": Family("MiMoV2FlashForCausalLM", uneven.mimo2, MIMO_NAMES, **uneven.MIMO),
     "minimax-m2": Family("MiniMaxM2ForCausalLM", mixtures.minimax, MINIMAX_NAMES),
+    "mistral4": Family("Mistral4ForCausalLM", mixtures.mistral4, DEEPSEEK_NAMES, latents=True),
     "nemotron_h_moe": Family(
         "NemotronHForCausalLM", spaces.nemotron_h_moe, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H
     ),
@@ -283,4 +293,5 @@ MIXTURES = {
     "qwen35moe": Family(
         "Qwen3_5MoeForCausalLM", hybrids.qwen35_moe, QWEN35_NAMES, **hybrids.QWEN35
     ),
+    "step35": Family("Step3p5ForCausalLM", uneven.step35, STEP_NAMES, **uneven.STEP),
 }

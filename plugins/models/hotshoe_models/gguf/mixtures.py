@@ -5,6 +5,7 @@ Source: the keys of ggml's gguf.md; the keys of transformers' configurations.
 
 from __future__ import annotations
 
+from hotshoe_models.consolidated import NAMED as EXPERTS_BY_NAME
 from hotshoe_models.gguf.dense import (
     Values,
     granite,
@@ -17,6 +18,8 @@ from hotshoe_models.gguf.names import STACK
 
 #: What files call routers, by how they score experts.
 SOFTMAX, SIGMOID = 1, 2
+#: Of Mistral Small 4, whose first files leave out how much queries grow.
+TEMPERATURE = 0.1
 
 
 def experts(meta: Metadata) -> Values:
@@ -164,17 +167,30 @@ def latents(meta: Metadata) -> Values:
     }
 
 
-def deepseek(meta: Metadata) -> Values:
-    """Version 2 has a router of softmax, version 3 one of sigmoids.
+def mistral4(meta: Metadata) -> Values:
+    """Queries grow with their positions. Mistral Large 3 is called deepseek2, and is such a model.
 
     Raises:
-        CheckpointError: A key is missing or malformed, or queries grow with their positions.
+        CheckpointError: A key is missing or malformed.
     """
+    found = latents(meta)
+    rope, length = found["rope_parameters"], "attention.temperature_length"
+    if original := rope.get("original_max_position_embeddings"):
+        rope["llama_4_scaling_beta"] = meta.number("attention.temperature_scale", TEMPERATURE)
+    if meta.integer(length, original or 0) != (original or 0):
+        raise meta.refuse(f"{meta.arch}.{length}", "but is read as that of the stretched rotation")
+    return {
+        **found,
+        **routed(meta, SOFTMAX),
+        "architectures": ["Mistral4ForCausalLM"],
+        EXPERTS_BY_NAME: True,
+    }
+
+
+def deepseek(meta: Metadata) -> Values:
+    """Version 2 has a router of softmax, version 3 one of sigmoids."""
     if meta.number("attention.temperature_scale", 0.0):
-        raise meta.refuse(
-            "deepseek2.attention.temperature_scale",
-            "but scales that grow with the position are not read; use the checkpoint's safetensors",
-        )
+        return mistral4(meta)
     found = latents(meta)
     if meta.integer("expert_gating_func", SOFTMAX) != SOFTMAX:
         return {**found, **routed(meta)}

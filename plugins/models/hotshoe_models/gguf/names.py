@@ -136,3 +136,18 @@ DEEPSEEK_NAMES = {
     "attn_k_b": "self_attn.k_b_proj",
     "attn_v_b": "self_attn.v_b_proj",
 }
+GLM_DSA_NAMES = {
+    **GLM_NAMES,
+    **DEEPSEEK_NAMES,
+    "indexer.attn_k": "self_attn.indexer.wk",
+    "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj",
+}
+MIMO_NAMES = {**ROUTED_NAMES, "attn_sinks.weight": "self_attn.attention_sink_bias"}
+STEP_NAMES = {
+    **GLM_NAMES,
+    "attn_gate": "self_attn.g_proj",
+    "nextn.shared_head_head": "transformer.shared_head.output",
+    "nextn.shared_head_norm": "transformer.shared_head.norm",
+}

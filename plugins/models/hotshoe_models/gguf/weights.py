@@ -22,6 +22,8 @@ PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MAX_MATRICES = 2**18
 #: How names end of factors of matrices, and of x, which stays as it is.
 FACTOR, X_FACTOR = f".{SCALE}", ".input_scale"
+#: Matrices whose rows lie in pairs, if a family's do.
+PAIRED = (".q_proj.", ".k_proj.")
 
 
 class Place(NamedTuple):
@@ -220,8 +222,8 @@ class Tensors:
             return turn(found, self._config)
         if self._family.norm_offset and name.endswith("norm.weight"):
             return found - self._family.norm_offset
-        heads = self._paired(name)
-        return found if heads is None else unpaired(found, heads)
+        paired = self._family.pairs and any(part in name for part in PAIRED)
+        return unpaired(found, self._config["head_dim"]) if paired else found
 
     def taken(self, name: str) -> None:
         """Let go of the file's pages up to there."""
@@ -255,18 +257,10 @@ class Tensors:
         blocks = raw.view(-1, kind.nbytes)
         return dequantize(kind.name, blocks, self._dtype, place.name).view(shape)
 
-    def _paired(self, name: str) -> int | None:
-        """Return the heads of a matrix whose rows are to be put back; None for any other."""
-        if not self._family.pairs:
-            return None
-        for part, key in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
-            if f".{part}_proj." in name:
-                return int(self._config[key])
-        return None
 
-
-def unpaired(rows: Tensor, heads: int) -> Tensor:
+def unpaired(rows: Tensor, head_dim: int) -> Tensor:
     """Put rows [heads * d, ...], of which 2i and 2i + 1 rotate together, to i and i + d / 2."""
-    if rows.shape[0] % (2 * heads):
+    if head_dim % 2 or rows.shape[0] % head_dim:
         return rows  # whose shape is refused where it is taken
-    return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
+    return heads.transpose(1, 2).reshape(rows.shape)

@@ -56,6 +56,8 @@ EXPERT_KEYS = {
     "n_group": "expert_group_count",
     "topk_group": "expert_group_used_count",
 }
+#: Models whose keys and values of latents are two matrices in files.
+HALVED = ("deepseek_v3", "glm_moe_dsa", "kimi_linear", "mistral4")
 #: Families whose converters let neighboring rows of q and k rotate together.
 PAIRED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "internlm2", "minicpm", "mistral3")
 #: Families whose converters add 1 to weights of norms.
@@ -182,7 +184,7 @@ def latents_of(config: Any) -> dict[str, Any]:
 
 def halves(name: str, tensor: np.ndarray, config: Any) -> list[tuple[str, np.ndarray]]:
     """Take keys and values of latents apart, as newer converters do."""
-    if config.model_type not in ("deepseek_v3", "kimi_linear") or "kv_b_proj" not in name:
+    if config.model_type not in HALVED or "kv_b_proj" not in name:
         return [(name, tensor)]
     heads = tensor.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
     keys, values = np.split(heads, [config.qk_nope_head_dim], axis=1)

@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from tests.plugins.models.gguf import uneven_files
 from tests.plugins.models.gguf.conftest import (
     EXPERT_KEYS,
     halves,
@@ -35,6 +36,7 @@ ARCHS = {
     "Gemma4": "gemma4",
     "Gemma3n": "gemma3n",
     "KimiLinear": "kimi-linear",
+    **uneven_files.ARCHS,
 }
 #: Those that a family has beside.
 FURTHER = ("nemotron_h_moe",)
@@ -43,6 +45,7 @@ CONSTANTS = {
     "granitehybrid": "GRANITE_HYBRID",
     "falcon-h1": "FALCON_H1",
     "kimi-linear": "KIMI_LINEAR",
+    "glm-dsa": "GLM_DSA",
 }
 #: Tensors that are never quantized.
 SMALL = ("conv", "norm", "output_scale", "rope_")
@@ -425,6 +428,7 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Gemma4": gemma4_keys,
     "Gemma3n": gemma3n_keys,
     "KimiLinear": kimi_keys,
+    **uneven_files.KEYS,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Qwen3Next": qwen,
@@ -441,6 +445,7 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Gemma4": gemma4,
     "Gemma3n": gemma3n,
     "KimiLinear": kimi,
+    **uneven_files.CHANGES,
 }
 
 
@@ -453,12 +458,14 @@ def keys_of(family: str, config: Any, arch: str = "") -> dict[str, Any]:
 
 def tensors_of(family: str, model: Any, arch: str = "") -> dict[str, np.ndarray]:
     """Return tensors under a file's names."""
-    config, arch = model.config, arch or ARCHS[family]
+    config, arch = model.config.get_text_config(), arch or ARCHS[family]
     known = gguf.MODEL_ARCH[CONSTANTS.get(arch, arch.upper())]
     names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     found: dict[str, np.ndarray] = {}
     if family == "Gemma4":
         found["rope_freqs.weight"] = gemma4_factors(config)
+    if family == "Step3p7":
+        found["rope_freqs.weight"] = uneven_files.step_factors(config)
     state = {name: tensor.float().numpy() for name, tensor in model.state_dict().items()}
     for name, tensor in stacked(state).items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -476,7 +483,8 @@ def export(
     checkpoint: Any, family: str, path: Path, kind: Callable[[str], str], arch: str = ""
 ) -> Path:
     """Write a checkpoint of transformers as a converter would, its matrices in a type."""
-    model, keys = checkpoint.model, keys_of(family, checkpoint.model.config, arch)
+    model = checkpoint.model
+    keys = keys_of(family, model.config.get_text_config(), arch)
 
     def choose(name: str) -> str:
         small = name.endswith(("ssm_a", "ssm_d", ".scale")) or any(part in name for part in SMALL)

@@ -15,7 +15,7 @@ from hotshoe_models.gguf.families import FAMILIES, MIXTURES
 from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.weights import Tensors, unpaired
 
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+HEADS = {"head_dim": 6}
 
 
 def tensors(path: Path, family: str = "qwen2", dtype: torch.dtype = torch.float32) -> Tensors:
@@ -49,7 +49,7 @@ def test_packed_numbers_come_in_the_type_that_is_asked_for(tmp_path: Path) -> No
 
 def test_rows_of_pairs_are_put_back(tmp_path: Path) -> None:
     rows = np.random.randn(4 * 6, 5).astype(np.float32)
-    assert torch.equal(unpaired(torch.from_numpy(paired(rows, 4)), 4), torch.from_numpy(rows))
+    assert torch.equal(unpaired(torch.from_numpy(paired(rows, 4)), 6), torch.from_numpy(rows))
     q, k, bias = rows, rows[:12], rows[:, 0]
     values = {"attn_q.weight": paired(q, 4), "attn_k.weight": paired(k, 2)}
     values |= {"attn_q.bias": paired(bias, 4), "attn_v.weight": k}
