@@ -324,6 +324,10 @@ def test_an_adapter_has_a_name_of_its_own(open_fleet) -> None:
     http.engines["one"].loaded.clear()  # by a new start
     body = {"model": "one", "lora_name": "mine"}
     assert http.post("/v1/unload_lora_adapter", **body).status_code == 400
+    assert load("two", "yours").status_code == 200
+    assert http.post("/v1/unload_lora_adapter", lora_name="yours").status_code == 200
+    assert "yours" not in http.engines["two"].loaded
+    assert refused(http.post("/v1/unload_lora_adapter", lora_name="yours"), "model", "several")
     assert load("two", "mine").status_code == 200
     more = {"model": "demo", "options": {"lora_modules": {"mine": "/a"}}}
     taken = http.post("/v1/load_model", name="more", **more)

@@ -194,8 +194,9 @@ async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
 
 
 async def unload_adapter(call: Call, body: UnloadAdapterRequest) -> Done:
-    """Forget an adapter that no request uses."""
-    served = adapted(call.server, body.model)
+    """Forget an adapter that no request uses; its own name leads to its model."""
+    holder = call.server.holder(body.lora_name) if body.model is None else None
+    served = adapted(call.server, body.model if holder is None else holder.name)
     try:
         await served.client.unload_adapter(body.lora_name)
     except RequestError as error:
