@@ -14,8 +14,8 @@ from pathlib import Path
 from hotshoe.errors import CheckpointError
 from hotshoe.models.config import read_json
 from hotshoe.models.files import MIB
+from hotshoe.models.quantization import INDEX
 
-INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_INDEX_BYTES, MAX_SHARDS = 64 * MIB, 10_000
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

@@ -106,21 +106,22 @@ SHIFTED = ("input_layernorm.weight", "post_attention_layernorm.weight", "model.n
 SHIFTED += ("q_norm.weight", "k_norm.weight")
 
 
-def write_mlx(model: torch.nn.Module, path: Path, config: dict, how: dict, only: str = "") -> None:
+def write_mlx(model: torch.nn.Module, path: Path, config: dict, how: dict) -> None:
     """Write a model, and give it the numbers of the file.
 
     Args:
-        config: What config.json has.
-        how: MLX's `quantization`; paths in it have their own.
-        only: Quantized are those whose names have this.
+        config: What config.json has; with a `text_config` names have a prefix.
+        how: MLX's `quantization`; paths in it have their own. Without bits nothing is quantized.
     """
+    prefix = "language_model." if "text_config" in config else ""
     stored = {}
     shifted = config["model_type"].startswith(("qwen3_next", "qwen3_5"))
-    for name, tensor in as_mlx(model).items():
+    for known, tensor in as_mlx(model).items():
+        name = prefix + known
         layer, _, part = name.rpartition(".")
         own = how.get(layer, how)
-        plain = tensor.dim() < 2 or "conv1d" in name or part != "weight" or only not in layer
-        if plain or own is False or tensor.shape[-1] % own["group_size"]:
+        plain = tensor.dim() < 2 or "conv1d" in name or part != "weight"
+        if plain or not own or tensor.shape[-1] % own["group_size"]:
             more = 1.0 if shifted and name.endswith(SHIFTED) else 0.0
             stored[name] = tensor + more
             continue
@@ -130,5 +131,5 @@ def write_mlx(model: torch.nn.Module, path: Path, config: dict, how: dict, only:
     path.mkdir(parents=True, exist_ok=True)
     kept = {name: tensor.clone().contiguous() for name, tensor in stored.items()}
     save_file(kept, path / "model.safetensors", {"format": "mlx"})
-    both = {"quantization": how, "quantization_config": how}
+    both = {"quantization": how, "quantization_config": how} if how else {}
     (path / "config.json").write_text(json.dumps(config | both))

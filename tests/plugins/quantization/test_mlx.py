@@ -80,16 +80,29 @@ FAMILIES = {
         {"group_size": 32, "bits": 4, "mode": "mxfp4", "lm_head": FOUR | {"bits": 8}},
     ),
     "qwen3-next": ("Qwen3Next", EXPERTS | DELTA, FOUR | ROUTERS),
+    "qwen3.5": (
+        "Qwen3_5Moe",
+        EXPERTS | DELTA,
+        FOUR | {f"language_model.{k}": v for k, v in ROUTERS.items()},
+    ),
     "glm4-moe": (
         "Glm4Moe",
         LATENT | EXPERTS | {"num_key_value_heads": 2, "head_dim": 16},
         FOUR | {"bits": 8},
     ),
     "deepseek-v3": ("DeepseekV3", LATENT | EXPERTS | {"head_dim": 8}, FOUR),
+    "qwen3-next-plain": ("Qwen3Next", EXPERTS | DELTA, {}),
+    "gpt-oss-plain": (
+        "GptOss",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
+        {},
+    ),
     "mxfp8": ("Llama", {}, {"group_size": 32, "bits": 8, "mode": "mxfp8"}),
     "nvfp4": ("Llama", {}, {"group_size": 16, "bits": 4, "mode": "nvfp4"}),
 }
-CLASSES = {"Gemma3": "Gemma3TextConfig"}
+CLASSES = {"Gemma3": "Gemma3TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
+#: Of families that are published with parts that see: their whole model's class and type.
+WHOLE = {"Qwen3_5Moe": ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")}
 
 
 def drawn(family: str, values: dict) -> transformers.PreTrainedModel:
@@ -108,12 +121,20 @@ def drawn(family: str, values: dict) -> transformers.PreTrainedModel:
     return model
 
 
+def described(family: str, model: transformers.PreTrainedModel) -> dict:
+    """Return what config.json has of a model."""
+    values = model.config.to_dict()
+    if family not in WHOLE:
+        return values | {"architectures": [f"{family}ForCausalLM"]}
+    named, kind = WHOLE[family]
+    return {"architectures": [named], "model_type": kind, "text_config": values}
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     family, values, how = FAMILIES[name]
     model = drawn(family, values)
-    config = model.config.to_dict() | {"architectures": [f"{family}ForCausalLM"]}
-    write_mlx(model, tmp_path, config, how)
+    write_mlx(model, tmp_path, described(family, model), how)
     tokens = torch.randint(SIZES["vocab_size"], (24,)).tolist()
     with torch.inference_mode():
         wanted = model(torch.tensor([tokens]), use_cache=False).logits[0].float().log_softmax(-1)
@@ -125,6 +146,15 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         ours = torch.tensor(found.logprobs)
         off = (ours - wanted[at, found.token_ids]).abs().max()
         assert off <= 2e-4, f"place {at}"
+
+
+def test_plain_files_of_mlx_can_be_quantized(tmp_path: Path) -> None:
+    family, values, _ = FAMILIES["qwen3-moe"]
+    model = drawn(family, values)
+    write_mlx(model, tmp_path, described(family, model), {})
+    with LLM(str(tmp_path), dtype="float32", quantization="int8_weights", **OPTIONS) as llm:
+        [result] = llm.generate([TokensPrompt([5, 3, 9])], SamplingParams(max_tokens=1))
+    assert len(result.outputs[0].token_ids) == 1
 
 
 LAYER = "model.layers.0.mlp.up_proj"

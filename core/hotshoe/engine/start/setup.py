@@ -23,7 +23,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.models.pooling import read_pooling
-from hotshoe.models.quantization import stored_quantization
+from hotshoe.models.quantization import only_laid_out, stored_quantization
 from hotshoe.models.sentences import read_length
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
@@ -150,13 +150,18 @@ class EngineSetup:
         config, asked = stored_quantization(self.model_config), self.config.quantization
         if config is not None:
             name = str(config["quant_method"])
-            if asked not in (None, name):
+            if asked not in (None, name) and not only_laid_out(config):
                 raise ConfigError(
                     f"quantization {asked}: {self.config.model} is quantized already, as {name}; "
                     "leave the option out, or use the unquantized checkpoint"
                 )
             self._check_known(name)
-            return self._named(self._made_format(FORMATS, "weight format", name, config))
+            stored = self._made_format(FORMATS, "weight format", name, config)
+            if asked in (None, name):
+                return self._named(stored)
+            made = self._made_format("hotshoe_quantizations", "quantization", asked)
+            made.decode, made.by_expert = stored.decode, stored.by_expert
+            return made
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
         if self.config.quantization_cache_dir is not None:
