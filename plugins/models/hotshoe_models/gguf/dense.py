@@ -118,6 +118,23 @@ def minicpm(meta: Metadata) -> Values:
     }
 
 
+def minicpm3(meta: Metadata) -> Values:
+    """Return sizes of latents, and how rows of them turn; files leave out Granite's factors."""
+    rotated, length = meta.integer("rope.dimension_count"), meta.integer("context_length")
+    return {
+        **rotation_of(meta, rotated),
+        "original_max_position_embeddings": length,
+        "q_lora_rank": meta.integer("attention.q_lora_rank", 0) or None,
+        "kv_lora_rank": meta.integer("attention.kv_lora_rank"),
+        "qk_nope_head_dim": head_size(meta) - rotated,
+        "qk_rope_head_dim": rotated,
+    }
+
+
+def olmo(meta: Metadata) -> Values:
+    return {"clip_qkv": meta.number("attention.clamp_kqv", 0.0) or None}
+
+
 def cohere(meta: Metadata) -> Values:
     normed = "blk.0.attn_q_norm.weight" in meta.tensors
     return {"logit_scale": meta.number("logit_scale"), "use_qk_norm": normed}

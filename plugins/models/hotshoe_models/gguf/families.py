@@ -227,11 +227,13 @@ FAMILIES = {
     "mamba": Family("MambaForCausalLM", spaces.mamba, MAMBA_NAMES, **spaces.MAMBA),
     "mamba2": Family("Mamba2ForCausalLM", spaces.mamba2, MAMBA2_NAMES, **spaces.MAMBA2),
     "minicpm": Family("GraniteForCausalLM", dense.minicpm, pairs=True),
+    "minicpm3": Family("MiniCPM3ForCausalLM", dense.minicpm3, DEEPSEEK_NAMES),
     "mistral3": Family("Ministral3ForCausalLM", dense.ministral3, pairs=True),
     "nemotron": Family("NemotronForCausalLM", dense.rotated_in_part, norm_offset=1.0),
     "nemotron_h": Family(
         "NemotronHForCausalLM", spaces.nemotron_h, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H
     ),
+    "olmo": Family("OlmoForCausalLM", dense.olmo, pairs=True),
     "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
     "phi2": Family("PhiForCausalLM", dense.rotated_in_part, PHI2_NAMES, outer=PHI2_OUTER),
     "phi3": Family("Phi3ForCausalLM", dense.phi3, PHI3_NAMES),
@@ -245,6 +247,7 @@ FAMILIES = {
     "stablelm": Family("StableLmForCausalLM", dense.stablelm),
     "starcoder2": Family("Starcoder2ForCausalLM", dense.starcoder2, STARCODER2_NAMES),
     "qwen35": Family("Qwen3_5ForCausalLM", hybrids.qwen35, QWEN35_NAMES, **hybrids.QWEN35),
+    "xverse": Family("LlamaForCausalLM", pairs=True),
 }
 #: Those with experts.
 MIXTURES = {

@@ -60,6 +60,7 @@ EXPERT_KEYS = {
 HALVED = ("deepseek_v3", "glm_moe_dsa", "kimi_linear", "mistral4")
 #: Families whose converters let neighboring rows of q and k rotate together.
 PAIRED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "internlm2", "minicpm", "mistral3")
+PAIRED += ("xverse",)
 #: Families whose converters add 1 to weights of norms.
 OFFSET = ("Gemma", "Nemotron")
 #: What configurations call the smallest variance of norms with a mean.

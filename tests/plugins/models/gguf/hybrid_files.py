@@ -453,7 +453,8 @@ def keys_of(family: str, config: Any, arch: str = "") -> dict[str, Any]:
     """Return all keys of a file, with the architecture's name and the vocabulary."""
     config.allow_global_per_layer_attribute_access = True  # Gemma 4's heads differ
     values, arch = common(config) | KEYS[family](config), arch or ARCHS[family]
-    return {f"{arch}.{key}": value for key, value in values.items()} | vocabulary(config.vocab_size)
+    values = {f"{arch}.{key}": value for key, value in values.items() if value is not None}
+    return values | vocabulary(config.vocab_size)
 
 
 def tensors_of(family: str, model: Any, arch: str = "") -> dict[str, np.ndarray]:

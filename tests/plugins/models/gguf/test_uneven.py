@@ -20,12 +20,16 @@ from hotshoe_models.gguf.families import config_of
 from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
 
-VARIANTS = {name: BY_NAME[name] for name in ("mistral4", "mimo-v2", "step3")}
+VARIANTS = {name: BY_NAME[name] for name in ("mistral4", "mimo-v2", "step3", "olmo")}
 #: Layers without experts come first in files.
 GLM = {**BY_NAME["glm-moe-dsa"].values, "mlp_layer_types": ["dense", "sparse", "sparse"]}
 VARIANTS["glm-moe-dsa"] = replace(
     BY_NAME["glm-moe-dsa"], values={**GLM, "first_k_dense_replace": 1}
 )
+#: Files leave out factors, which all models have alike.
+FACTORS = ("scale_emb", "dim_model_base")
+MINICPM3 = {k: v for k, v in BY_NAME["minicpm3"].values.items() if k not in FACTORS}
+VARIANTS["minicpm3"] = replace(BY_NAME["minicpm3"], values=MINICPM3)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -19,6 +19,8 @@ ARCHS = {
     "Mistral4": "mistral4",
     "MiMoV2Flash": "mimo2",
     "Step3p7": "step35",
+    "MiniCPM3": "minicpm3",
+    "Olmo": "olmo",
 }
 
 
@@ -110,6 +112,27 @@ def step_factors(config: Any) -> np.ndarray:
     return np.concatenate(((plain / scaled).numpy(), np.full(pairs, 7.0))).astype(np.float32)
 
 
+def minicpm_keys(config: Any) -> dict[str, Any]:
+    return {
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": None,  # which is left out
+        "rope.dimension_count": config.qk_rope_head_dim,
+    }
+
+
+def olmo_keys(config: Any) -> dict[str, Any]:
+    return {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": config.clip_qkv}
+
+
+def olmo(name: str, found: np.ndarray, config: Any) -> Parts:
+    for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
+        if f"{part}_proj" in name:
+            found = paired(found, heads)
+    return [(name, found)]
+
+
 def plain(name: str, found: np.ndarray, config: Any) -> Parts:
     """Take latents and experts apart."""
     name = name.replace("attention_sink_bias", "sinks")
@@ -132,12 +155,16 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Mistral4": mistral_keys,
     "MiMoV2Flash": mimo_keys,
     "Step3p7": step_keys,
+    "MiniCPM3": minicpm_keys,
+    "Olmo": olmo_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "GlmMoeDsa": plain,
     "Mistral4": plain,
     "MiMoV2Flash": plain,
     "Step3p7": step,
+    "MiniCPM3": lambda name, found, config: [(name, found)],
+    "Olmo": olmo,
 }
 
 
