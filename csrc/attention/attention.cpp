@@ -277,8 +277,8 @@ class TaskRun {
         terms.position = position;
       }
       if (args_.bias) {
-        const int64_t width = 2 * int64_t(args_.bias_span) + 1;
-        terms.bias = args_.bias + query_head(head, row) * width;
+        const int64_t width = int64_t(args_.bias_stride ? 1 : 2) * args_.bias_span + 1;
+        terms.bias = args_.bias + token_of(row) * args_.bias_stride + query_head(head, row) * width;
         terms.span = args_.bias_span;
         terms.position = position;
         terms.per_logit = 1.0f / map_.unit;

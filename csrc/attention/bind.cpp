@@ -23,6 +23,7 @@ struct Sight {
   uintptr_t bias = 0;
   int bias_span = 0;
   uintptr_t num_keys = 0;
+  int64_t bias_stride = 0;
 };
 
 // With the arguments of `stored_as` behind the others.
@@ -42,7 +43,7 @@ void any_attention(const Sight& sight, uintptr_t out, uintptr_t q, uintptr_t k_c
                      num_heads, num_kv_heads, head_dim, block_size, max_blocks, q_stride,
                      out_stride, table_stride, block_stride, head_stride, scale, window, softcap,
                      sight.ahead, at<const float>(sight.bias), sight.bias_span,
-                     at<const int32_t>(sight.num_keys)};
+                     sight.bias_stride, at<const int32_t>(sight.num_keys)};
   attend(args, dtype, stored_as(args, dtype, stored...));
 }
 
@@ -59,6 +60,15 @@ auto with_trees(void (*kernel)(const Sight&, A...)) {
   static auto* const all = kernel;
   return recorded(+[](uintptr_t num_nodes, uintptr_t lines, A... arguments) {
     all({.num_nodes = num_nodes, .lines = lines}, arguments...);
+  });
+}
+
+// Binds it for tokens with biases of their own.
+template <class... A>
+auto with_biases(void (*kernel)(const Sight&, A...)) {
+  static auto* const all = kernel;
+  return recorded(+[](uintptr_t bias, int bias_span, int64_t bias_stride, A... arguments) {
+    all({.bias = bias, .bias_span = bias_span, .bias_stride = bias_stride}, arguments...);
   });
 }
 
@@ -109,6 +119,14 @@ void bind_attention(nb::module_& m) {
       "that a token sees.";
   m.def("tree_attention", with_trees(plain), unlocked, trees);
   m.def("tree_attention_8bit", with_trees(narrow), unlocked, trees);
+  const char* const biases =
+      "relative_attention(bias, bias_span, bias_stride, out, ...)\n\n"
+      "As paged_attention with the same end of its name. Address: bias [num_tokens, num_heads,\n"
+      "bias_span + 1] float32, tokens bias_stride apart, added to a token's logits: the last number\n"
+      "for itself, the one before for the token before, the first for all that are bias_span or\n"
+      "more before.";
+  m.def("relative_attention", with_biases(plain), unlocked, biases);
+  m.def("relative_attention_8bit", with_biases(narrow), unlocked, biases);
   m.def("packed_attention", both_ways(plain), unlocked,
         "packed_attention(ahead, bias, bias_span, num_keys, out, ...)\n\n"
         "As paged_attention, but a token sees so many later ones of its request as well. Addresses:\n"

@@ -28,6 +28,7 @@ struct AttentionArgs {
   int ahead = 0;  // later tokens of its request that a token sees
   const float* bias = nullptr;  // [num_heads][2 * bias_span + 1] by distance, or null
   int bias_span = 0;
+  int64_t bias_stride = 0;  // where each token has a bias [num_heads][bias_span + 1] of its own
   const int32_t* num_keys = nullptr;  // [num_reqs] leading tokens that are seen, or null
   const float* kv_scales = nullptr;  // of all keys and all values, or null
   bool token_scales = false;         // scales [num_kv_heads][block_size] lie behind a block's numbers

@@ -88,7 +88,8 @@ inline float largest_of(const float* scores, int padded) {
 // Scores of keys, and weights of their values, are multiplied by scales; null for none. There is a
 // number for each column, 0 behind the last key. With ALiBi (Press et al. 2022, arXiv:2108.12409)
 // mapped scores fall by `slope`, in units of scores, for each column before the row's `position`.
-// With `bias` a column's is added, `per_logit` times, by its distance from `position`: [2 * span + 1].
+// With `bias` a column's is added, `per_logit` times, by its distance from `position`: [2 * span + 1],
+// or [span + 1] where no column is behind `position`.
 // From `first_node` on a row sees, of up to 64 columns, those that a bit of `line` names.
 struct RowTerms {
   const float *keys = nullptr, *values = nullptr;
@@ -122,10 +123,9 @@ inline void add_bias(float* scores, int begin, int end, const RowTerms& terms) {
   const int far = std::clamp(position + span + 1, near, end);
   const float* table = terms.bias + span - position;
   const float before = terms.bias[0] * terms.per_logit;
-  const float behind = terms.bias[2 * span] * terms.per_logit;
   for (int i = begin; i < near; ++i) scores[i] += before;
   for (int i = near; i < far; ++i) scores[i] += table[i] * terms.per_logit;
-  for (int i = far; i < end; ++i) scores[i] += behind;
+  for (int i = far; i < end; ++i) scores[i] += terms.bias[2 * span] * terms.per_logit;
 }
 
 // Turns scores [begin, end) of a row, those that it sees, into weights, 0 elsewhere up to `padded`, a multiple of two

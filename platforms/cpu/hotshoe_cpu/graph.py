@@ -51,6 +51,7 @@ RECORDED = frozenset(
         "lora=native",
         "mla_attention=native",
         "moe=native",
+        "relative_attention=native",
         "rg_lru=native",
         "rms_norm=native",
         "rotary_and_cache=native",

@@ -89,6 +89,7 @@ class CpuPlatform(Platform):
             norm,
             packed,
             padded,
+            relative,
             rotary,
             sampling,
             tree_attention,
@@ -98,6 +99,7 @@ class CpuPlatform(Platform):
         embedded = embedding.supports, embedding.Embedding
         gated = activation.supports, activation.GatedActivation
         branching = tree_attention.supports, tree_attention.TreeAttention
+        relatives = relative.supports, relative.RelativeAttention
         wide = padded.supports, padded.Attention
         joined = hyper.supports, hyper.HyperConnection
         exchange = communicator.supports, communicator.Communicator
@@ -106,6 +108,7 @@ class CpuPlatform(Platform):
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
             Candidate("packed_attention", "native", packed.supports, packed.PackedAttention),
             Candidate("tree_attention", "native", *branching),
+            Candidate("relative_attention", "native", *relatives),
             Candidate("attention", "padded", *wide, layout=padded.declared_layout),
             Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
             Candidate("linear", "native", linear.supports, linear.Linear),

@@ -49,13 +49,11 @@ def test_facts() -> None:
 ASYNCHRONOUS = {"transfer"}
 #: Blocks that it composes: a recorded step is one native call already.
 COMPOSED = {"decoder_layer", "model_step"}
-#: Slots that the reference alone serves.
-UNSERVED = {"relative_attention"}
 
 
 def test_candidates_cover_every_slot() -> None:
     platform = CpuPlatform()
-    without = ASYNCHRONOUS | COMPOSED | UNSERVED
+    without = ASYNCHRONOUS | COMPOSED
     assert {c.slot for c in platform.candidates()} == set(SLOTS) - without
     Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
 
