@@ -110,7 +110,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     if v_head_dim > head_dim:
         raise refuse(config, "v_head_dim", f"has no more than {head_dim} channels, as keys have")
     experts = mixture(config, grouped_router(config), experts="n_routed_experts")
-    ctx.weights.ignore([r"^model\.mtp\."], "layers that predict further tokens")
+    ctx.weights.ignore([r"^(model\.)?mtp\."], "layers that predict further tokens")
     ctx.weights.rename(r"\.self_attn\.sinks$", ".self_attn.attention_sink_bias")
     spec = decoder_spec(
         config,

@@ -9,6 +9,7 @@ from typing import Any
 
 from hotshoe_models.gguf import dense, mixtures
 from hotshoe_models.gguf.dense import LAYER_TYPES, Values
+from hotshoe_models.gguf.hybrid_names import QWEN_FURTHER_NAMES
 from hotshoe_models.gguf.hybrids import own_layers
 from hotshoe_models.gguf.metadata import Metadata
 
@@ -17,7 +18,7 @@ KV, HEADS, MLP = "attention.head_count_kv", "attention.head_count", "feed_forwar
 MLP_TYPES = {False: "dense", True: "sparse"}
 #: Fields of families.
 DECI: dict[str, Any] = {"mixed": True, "pairs": True}
-MIMO: dict[str, Any] = {"mixed": True, "narrow": True}
+MIMO: dict[str, Any] = {"mixed": True, "narrow": True, "further": QWEN_FURTHER_NAMES}
 STEP: dict[str, Any] = {"mixed": True, "norm_offset": 1.0}
 #: Of the first files of MiMo V2, which leave it out.
 VALUE_SCALE = 0.707

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.plugins.models.conftest import Variant
 from tests.plugins.models.gguf.conftest import vocabulary, write
-from tests.plugins.models.gguf.hybrid_files import common, export
+from tests.plugins.models.gguf.hybrid_files import ARCHS, common, export, keys_of, tensors_of
 from tests.plugins.models.gguf.uneven_files import deci
 from tests.plugins.models.gguf.written import BY_NAME, assert_tokens
 
@@ -39,6 +39,35 @@ def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
 
 def test_tokens_of_mistral_large(tmp_path: Path) -> None:
     assert_tokens(VARIANTS["mistral4"], "F32", tmp_path, "deepseek2", export)
+
+
+#: Which layer those that predict further tokens are like, by the name in files.
+LIKE = {"step35": 0, "mimo2": 1, "glm-dsa": 2}
+
+
+def further_file(
+    checkpoint: Any, family: str, path: Path, kind: Callable[[str], str], arch: str = ""
+) -> Path:
+    """Write a checkpoint with one more layer, which predicts further tokens."""
+    config, arch = checkpoint.model.config.get_text_config(), ARCHS[family]
+    tensors, like = tensors_of(family, checkpoint.model), LIKE[arch]
+    own, size = f"blk.{config.num_hidden_layers}.", config.hidden_size
+    first = f"blk.{like}."
+    tensors |= {n.replace(first, own): t for n, t in tensors.items() if n.startswith(first)}
+    parts = {"eh_proj": (size, 2 * size)}
+    parts |= dict.fromkeys(("enorm", "hnorm", "shared_head_norm"), (size,))
+    tensors |= {f"{own}nextn.{n}.weight": np.ones(s, np.float32) for n, s in parts.items()}
+    keys = keys_of(family, config)
+    for key, value in keys.items():
+        if key.startswith(arch) and isinstance(value, list):
+            keys[key] = [*value, value[like]]
+    keys |= {f"{arch}.block_count": config.num_hidden_layers + 1}
+    return write(path, arch, keys | {f"{arch}.nextn_predict_layers": 1}, tensors, kind)
+
+
+@pytest.mark.parametrize("name", ["mimo-v2", "step3", "glm-moe-dsa"])
+def test_layers_that_predict_further_tokens_come_last(name: str, tmp_path: Path) -> None:
+    assert_tokens(VARIANTS[name], "F32", tmp_path, export=further_file)
 
 
 #: Heads, kv heads and channels of each layer.
