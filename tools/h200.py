@@ -38,12 +38,13 @@ PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:be
 PYTEST += ["-o", "junit_logging=out-err", "-o", "faulthandler_timeout=100"]
 TRITON, CUDA = "tests/platforms/triton", "tests/platforms/cuda"
 TOKENS = "tests/plugins/models/test_end_to_end.py"
-#: Of adapters, drafts of further layers, and GGUF files.
+#: Of adapters, drafts of further layers, and files of GGUF and MLX.
 FURTHER = [
-    f"tests/plugins/models/{name}.py"
+    f"tests/plugins/{name}.py"
     for name in (
-        *("test_adapted", "test_adapted_latents", "test_further_drafts"),
-        *("gguf/test_dense", "gguf/test_mixtures", "gguf/test_hybrids", "gguf/test_latents"),
+        *("models/test_adapted", "models/test_adapted_latents", "models/test_further_drafts"),
+        *(f"models/gguf/test_{kind}" for kind in ("dense", "mixtures", "hybrids", "latents")),
+        "quantization/test_mlx",
     )
 ]
 #: Freed and taken anew each time, so that sanitizers see where memory ends.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from tests.plugins.models.conftest import HERE
 from tests.plugins.quantization.mlx_writer import affine, write_mlx
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from hotshoe.layers import Share, Storage
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.mlx import MlxFormat, read
 
-OPTIONS = {"platform": "cpu", "skip_tokenizer_init": True, "max_num_seqs": 2, "max_model_len": 64}
+OPTIONS = {"platform": HERE, "skip_tokenizer_init": True, "max_num_seqs": 2, "max_model_len": 64}
 SIZES = {
     "vocab_size": 160,
     "hidden_size": 64,
