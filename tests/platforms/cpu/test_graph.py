@@ -127,7 +127,6 @@ def negate(y: Tensor) -> Tensor:
     [
         (torch.inverse, "inverse of PyTorch"),
         (lambda y: y + 0 * torch.rand(1), "rand of PyTorch"),
-        (lambda y: y[torch.ones(len(y), dtype=torch.bool)], "ones of PyTorch"),
         (lambda y: y[y[:, 0] == y[:, 0]], "__getitem__ of PyTorch"),
         (lambda y: y.mul(torch.nn.functional.relu(y, inplace=True)), "relu of PyTorch in place"),
         (lambda y: y.mul_(float(y.tolist()[0][0])), "tolist of PyTorch"),
