@@ -40,6 +40,8 @@ BY_NAME = {"module_fqn_to_config": {"_default": None, "re:.*down_proj": None}}
 #: What the checkpoints of other tests do not have, or have for experts alone.
 OTHERS = [
     {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
+    {"quant_method": "mlx", "bits": 4, "group_size": 32, "mode": "affine", "lm_head": False}
+    | {"model.layers.0.down_proj": {"bits": 8, "group_size": 64}},
     {"quant_method": "mxfp8", "weight_block_size": [1, 32], "ignored_layers": ["lm_head"]},
     {"quant_method": "w4afp8", "group_size": 32, "ignored_layers": ["lm_head"]},
     {"quant_method": "fp8", "expert_dtype": "fp4", "weight_block_size": [32, 32]}

@@ -169,7 +169,7 @@ def test_a_call_is_made_and_the_response_goes_on(http, engine, tools, tokenizer)
 
 def test_a_streams_events_add_up_to_the_answer(http, engine, tools) -> None:
     says(engine, WEATHER, "It is sunny.")
-    events = http.events(PATH, input="Weather?", tools=[mcp("get_weather", authorization="abc")])
+    events = http.events(PATH, input="Weather?", tools=[mcp("get_weather", authorization="no-id")])
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     names = [event["type"].removeprefix("response.") for event in events]
     assert names[:6] == [
@@ -185,8 +185,8 @@ def test_a_streams_events_add_up_to_the_answer(http, engine, tools) -> None:
     final = events[-1]["response"]
     finished = [e["item"] for e in events if e["type"] == "response.output_item.done"]
     assert finished == final["output"]
-    assert "abc" not in json.dumps(events)
-    assert set(tools.tokens) == {"Bearer abc"}
+    assert "no-id" not in json.dumps(events)
+    assert set(tools.tokens) == {"Bearer no-id"}
 
 
 def test_calls_that_fail_are_told_to_the_model(http, engine, tools, tokenizer) -> None:
