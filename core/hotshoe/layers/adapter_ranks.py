@@ -43,6 +43,20 @@ def check_factors(name: str, factors: Factors, sizes: tuple[int, int], max_rank:
         )
 
 
+def refuse_other_forms(name: str, factors: Factors) -> None:
+    """Refuse a matrix that comes whole, and magnitudes, where low-rank factors alone are served.
+
+    Raises:
+        CheckpointError: There are such.
+    """
+    for given, what in ((factors.whole, "a whole"), (factors.magnitude, "a magnitude of")):
+        if given is not None:
+            raise CheckpointError(
+                f"the adapter has {what} {name}, of which low-rank factors alone are served; "
+                "train it without, or merge it into the model"
+            )
+
+
 class Ranks:
     """The rank of each matrix in each place, 0 where its adapter leaves the matrix as it is.
 

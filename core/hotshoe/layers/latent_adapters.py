@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapter_ranks import check_factors
+from hotshoe.layers.adapter_ranks import check_factors, refuse_other_forms
 from hotshoe.layers.adapter_tokens import Heads, HeadTokens
 from hotshoe.layers.adapters import AdapterTable, Changes, Factors
 from hotshoe.layers.context import BuildContext
@@ -121,12 +120,7 @@ class AdaptedLatents:
             CheckpointError: They do not fit the matrix, their rank is above the limit, or they are
                 none.
         """
-        for given, what in ((factors.whole, "a whole"), (factors.magnitude, "a magnitude of")):
-            if given is not None:
-                raise CheckpointError(
-                    f"the adapter has {what} {name}, of which low-rank factors alone are served; "
-                    "train it without, or merge it into the model"
-                )
+        refuse_other_forms(name, factors)
         check_factors(name, factors, (self._spec.latent_dim, self._matrix[1]), max_rank)
 
     def host_bytes(self, index: int, factors: Factors) -> int:

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapter_ranks import check_factors
+from hotshoe.layers.adapter_ranks import check_factors, refuse_other_forms
 from hotshoe.layers.adapters import AdapterTable, Changes, Factors
 from hotshoe.layers.landing import Piece
 from hotshoe.layers.magnitudes import Gain
@@ -95,12 +94,7 @@ class AdaptedScan:
             CheckpointError: They do not fit the matrix, their rank is above the limit, or they are
                 none.
         """
-        for given, what in ((factors.whole, "a whole"), (factors.magnitude, "a magnitude of")):
-            if given is not None:
-                raise CheckpointError(
-                    f"the adapter has {what} {name}, of which low-rank factors alone are served; "
-                    "train it without, or merge it into the model"
-                )
+        refuse_other_forms(name, factors)
         _, rows, columns = self._at(index)[1]
         check_factors(name, factors, (columns, rows), max_rank)
 
