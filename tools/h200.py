@@ -100,7 +100,7 @@ CHECKS = (
     Part("engine", 300, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
     Part("own kernels", 240, [*OWN, "-v"], alone=True),
     Part("tokens", 240, [TOKENS, "-k", "cuda and chunks", "-n", "6"]),
-    Part("further tokens", 240, [*FURTHER, "-m", "not slow", "-n", "6"]),
+    Part("further tokens", 300, [*FURTHER, "-m", "not slow", "-n", "6"]),
     Part("rounded tokens", 240, [TOKENS, "-k", "cuda and not chunks", "-n", "6"]),
     Part(
         "conformance",
