@@ -1,4 +1,5 @@
-"""BitNet b1.58: norms in front of the last matrix of attention and of the MLP, squared ReLU gates.
+"""BitNet b1.58: norms in front of the last matrix of attention and of the MLP, and gates of squared
+ReLU, or of SiLU in its first models.
 
 Published files have matrices of three values, which format `bitnet` reads. Defaults are those of
 transformers' BitNetConfig.
@@ -6,7 +7,7 @@ transformers' BitNetConfig.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from hotshoe_models.mixers import AttentionMixer
 from hotshoe_models.mlps import mlp_matrices
 from hotshoe_models.norms import build_add_norm, plain_norm
 from hotshoe_models.spec import DecoderSpec
-from hotshoe_models.values import decoder_spec, flag, layer_specs, refuse, with_defaults
+from hotshoe_models.values import activation, decoder_spec, flag, layer_specs, with_defaults
 
 DEFAULTS = {
     "vocab_size": 128256,
@@ -44,16 +45,20 @@ DEFAULTS = {
     "rope_parameters": None,
 }
 DEFAULT_THETA = 500_000.0
+#: What gates go through, by the name of it.
+GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu2": lambda gate: torch.relu(gate).square_(),
+    "silu": torch.nn.functional.silu,
+}
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build BitNetForCausalLM."""
     config = with_defaults(config, DEFAULTS)
-    if config.get("hidden_act") != "relu2":
-        raise refuse(config, "hidden_act", "knows only relu2")
+    gate = activation(config, "hidden_act", {name: name for name in GATES})
     bias = flag(config, "attention_bias")
     layers = layer_specs(config, ctx, default_theta=DEFAULT_THETA)
-    spec = decoder_spec(config, layers, activation="relu2", qkv_bias=bias, o_bias=bias)
+    spec = decoder_spec(config, layers, activation=gate, qkv_bias=bias, o_bias=bias)
     return BitNetDecoder(spec, ctx)
 
 
@@ -116,9 +121,10 @@ class _Mixer(AttentionMixer):
 
 
 class _MLP:
-    """down(norm(relu(gate)² * up)), gate | up = gate_up(x)."""
+    """down(norm(act(gate) * up)), gate | up = gate_up(x)."""
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int) -> None:
+        self._activation = GATES[spec.activation]
         up, down = mlp_matrices(spec, ctx, i)
         self._up, self._down = Linear(ctx, up), Linear(ctx, down)
         width = spec.intermediate_size
@@ -129,4 +135,4 @@ class _MLP:
     def __call__(self, x: Tensor) -> Tensor:
         """Map [num_tokens, hidden_size] to the same shape."""
         gate, up = self._up(x).chunk(2, -1)
-        return self._down(self._norm(torch.relu(gate).square_().mul_(up)))
+        return self._down(self._norm(self._activation(gate).mul_(up)))

@@ -16,7 +16,7 @@ LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}
 
 
 #: What configurations call the smallest variance of a norm.
-EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon")
+EPSILONS = ("rms_norm_eps", "layer_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_epsilon")
 
 
 def epsilon(meta: Metadata) -> float:

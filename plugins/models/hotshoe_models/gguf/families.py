@@ -1,19 +1,18 @@
 """What GGUF files call the architectures of this distribution: configuration and tensors, as data.
 
 A `Family` turns a file's metadata into the values that config.json would have, and tensor names
-into those of the original checkpoint. What converters have changed is turned back: rows of q and k
-that rotate by neighboring pairs, norms that already hold Gemma's 1, and what `Family.turns` names.
+into those of the original checkpoint.
 Source: the key and tensor names of ggml's gguf.md; the keys of transformers' configurations.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
-from hotshoe_models.gguf import dense, gemmas, hybrids, mixtures, spaces, uneven
+from hotshoe_models.gguf import dense, gemmas, hybrids, mixtures, older, spaces, uneven
 from hotshoe_models.gguf.dense import Values, rotation_of
+from hotshoe_models.gguf.family import Family
 from hotshoe_models.gguf.hybrid_names import (
     FALCON_H1_NAMES,
     GEMMA3N_NAMES,
@@ -50,7 +49,6 @@ from hotshoe_models.gguf.names import (
     MIXTRAL_NAMES,
     MOE_NAMES,
     NAMES,
-    OUTER,
     PHI2_NAMES,
     PHI2_OUTER,
     PHI3_NAMES,
@@ -59,73 +57,6 @@ from hotshoe_models.gguf.names import (
     STARCODER2_NAMES,
     STEP_NAMES,
 )
-
-#: Tensors that become part of the configuration.
-FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
-_LAYER = re.compile(r"blk\.(\d{1,9})\.([\w.]+?)(?:\.(weight|bias|scale))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Attributes:
-    architecture: As `architectures` in config.json spells it.
-    differences: Values of config.json beside those that all families have.
-    names: Tensor names inside a layer, with or without their last part.
-    pairs: Rows of q and k lie so that neighbors rotate together.
-    norm_offset: What the file's norms hold more than the checkpoint's.
-    latents: Keys and values are made of latents, and need not be of one size.
-    narrow: Nor are they where values may be narrower than keys.
-    turns: By a part of the checkpoint's names: what makes the checkpoint's tensor of the file's,
-        or its rows of bytes of theirs, given the configuration. The norms among them hold nothing
-        more.
-    outer, body: Tensor names outside of layers, and what layers' names begin with.
-    attends: Whether some layer attends.
-    mixed: Layers differ in sizes; `differences` tells which has which.
-    layers: Those from this number on predict further tokens; None for none.
-    further: Whole names of what is beside such a layer; the layer's own then begin with `mtp.`.
-    listed: Weights of one number in each layer, by the keys of metadata that list them.
-    """
-
-    architecture: str
-    differences: Callable[[Metadata], Values] = lambda meta: {}
-    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
-    pairs: bool = False
-    norm_offset: float = 0.0
-    latents: bool = False
-    narrow: bool = False
-    turns: Mapping[str, hybrids.Turn] = field(default_factory=dict)
-    outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
-    body: str = "model"
-    attends: bool = True
-    mixed: bool = False
-    layers: int | None = None
-    further: Mapping[str, str] = field(default_factory=dict)
-    listed: Mapping[str, str] = field(default_factory=dict)
-
-    def known_as(self, name: str) -> str | None:
-        """Return the checkpoint's name of a file's tensor.
-
-        Returns:
-            The name as it is where it is unknown; None for part of the configuration.
-        """
-        stem, _, kind = name.rpartition(".")
-        if stem in FACTORS:
-            return None
-        if stem in self.outer:
-            return f"{self.outer[stem]}.{kind}"
-        layer = _LAYER.fullmatch(name)
-        if layer is None:
-            return name
-        number, part, kind = layer.groups()
-        ending, prefix = f".{kind}" if kind else "", f"{self.body}.layers.{number}."
-        if self.layers is not None and int(number) >= self.layers:
-            if part in self.further:
-                return self.further[part] + ending
-            prefix = f"mtp.layers.{int(number) - self.layers}."
-        whole = self.names.get(part + ending)
-        if whole is None and part in self.names:
-            whole = self.names[part] + ending
-        return name if whole is None else prefix + whole
 
 
 def family_of(meta: Metadata) -> Family:
@@ -142,9 +73,15 @@ def family_of(meta: Metadata) -> Family:
     if family is None:
         kind = "without experts" if meta.arch in MIXTURES else "with experts"
         raise meta.refuse(f"{meta.arch}.expert_count", f"but {meta.arch} is not read {kind}")
-    if not family.further:
-        return family
-    return replace(family, layers=hybrids.own_layers(meta))
+    changed: dict[str, Any] = {}
+    for end, names in family.instead.items():
+        if hybrids.has(meta, end):
+            changed["names"] = {**family.names, **names}
+    if family.further:
+        changed["layers"] = hybrids.own_layers(meta)
+    if family.parted is not None:
+        changed["rows"] = family.parted(meta)
+    return replace(family, **changed) if changed else family
 
 
 def config_of(meta: Metadata) -> Values:
@@ -183,7 +120,7 @@ def _attention(meta: Metadata, family: Family) -> Values:
         "num_attention_heads": heads,
         "num_key_value_heads": size("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
+        "attention_bias": hybrids.has(meta, "attn_q.bias") or hybrids.has(meta, "attn_qkv.bias"),
         "mlp_bias": "blk.0.ffn_up.bias" in meta.tensors,
         **rotation_of(meta, head_dim),
     }
@@ -191,6 +128,7 @@ def _attention(meta: Metadata, family: Family) -> Values:
 
 #: By general.architecture.
 FAMILIES = {
+    **older.FAMILIES,
     "apertus": Family(
         "ApertusForCausalLM",
         dense.apertus,
@@ -235,7 +173,13 @@ FAMILIES = {
     ),
     "olmo": Family("OlmoForCausalLM", dense.olmo, pairs=True),
     "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
-    "phi2": Family("PhiForCausalLM", dense.rotated_in_part, PHI2_NAMES, outer=PHI2_OUTER),
+    "phi2": Family(
+        "PhiForCausalLM",
+        dense.rotated_in_part,
+        PHI2_NAMES,
+        outer=PHI2_OUTER,
+        parted=older.sizes,
+    ),
     "phi3": Family("Phi3ForCausalLM", dense.phi3, PHI3_NAMES),
     "qwen2": Family("Qwen2ForCausalLM"),
     # Of models that see: without images, all positions of a token are the same.
@@ -251,6 +195,7 @@ FAMILIES = {
 }
 #: Those with experts.
 MIXTURES = {
+    **older.MIXTURES,
     "afmoe": Family("AfmoeForCausalLM", mixtures.afmoe, AFMOE_NAMES),
     "bailingmoe2": Family("BailingMoeV2ForCausalLM", mixtures.ling, LING_NAMES),
     "deepseek2": Family("DeepseekV3ForCausalLM", mixtures.deepseek, DEEPSEEK_NAMES, latents=True),

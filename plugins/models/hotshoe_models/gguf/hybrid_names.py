@@ -112,6 +112,14 @@ MAMBA_NAMES = {
     "ssm_dt": "mixer.dt_proj",
     "ssm_dt.bias": "mixer.dt_proj.bias",
 }
+JAMBA_NAMES = {
+    **{part: name.replace("mlp.", "feed_forward.") for part, name in MOE_NAMES.items()},
+    **{part: name.replace("mixer.", "mamba.") for part, name in MAMBA_NAMES.items()},
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "pre_ff_layernorm",
+    "ffn_gate_inp": "feed_forward.router",
+    **{f"ssm_{part}_norm": f"mamba.{part}_layernorm" for part in ("dt", "b", "c")},
+}
 NEMOTRON_H_NAMES = {
     **MAMBA2_NAMES,
     **{f"attn_{part}": f"mixer.{part}_proj" for part in "qkv"},

@@ -8,11 +8,12 @@ configurations; what llama.cpp's converter says that it does to each tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hotshoe_models.gguf import mixtures
 from hotshoe_models.gguf.dense import Values
+from hotshoe_models.gguf.family import Turn
 from hotshoe_models.gguf.hybrid_names import LFM2_OUTER, QWEN_FURTHER_NAMES
 from hotshoe_models.gguf.metadata import Metadata
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Config: TypeAlias = Mapping[str, Any]
-Turn: TypeAlias = "Callable[[Tensor, Config], Tensor]"
 
 
 def has(meta: Metadata, part: str) -> bool:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from hotshoe.loader.sources import TensorSource
     from hotshoe_models.gguf.storage import Packed
 
-#: Rows of it are looked up as plain numbers, also where it is the output matrix, too.
-EMBEDDING = "model.embed_tokens.weight"
 SUFFIX = ".gguf"
 MAX_PARTS = 1000
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
@@ -65,13 +63,16 @@ class GGUFModel:
 
     def format(self) -> WeightFormat:
         """See `ModelFile.format`; `weights` gives what layers have asked this one for."""
-        from hotshoe_models.gguf.storage import Packed
+        from hotshoe_models.gguf.storage import WEIGHT, Packed
         from hotshoe_models.gguf.weights import places_of
 
-        places = places_of(self._headers, family_of(self._meta))
+        family = family_of(self._meta)
+        places = places_of(self._headers, family)
         kinds = {name: place.info.type.name for name, place in places.items()}
         factors = any(place.factor != 1 for place in places.values())
-        self._packed = Packed(kinds, frozenset({EMBEDDING}), factors)
+        # Its rows are looked up as plain numbers, also where it is the output matrix, too.
+        embedding = f"{family.outer['token_embd']}.{WEIGHT}"
+        self._packed = Packed(kinds, frozenset({embedding}), factors)
         return self._packed
 
 

@@ -36,9 +36,12 @@ PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_
 #: Between the last parts of names of two matrices whose rows follow each other in one tensor.
 BOTH = "|"
 APERTUS_NAMES = {**NAMES, "attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"}
+#: Of q, k and v in one matrix where layers have them apart.
+QKV = {"attn_qkv": f"self_attn.q_proj{BOTH}k_proj{BOTH}v_proj"}
 PHI2_OUTER = {**OUTER, "output_norm": "model.final_layernorm"}
 PHI2_NAMES = {
     **NAMES,
+    **QKV,
     "attn_output": "self_attn.dense",
     "ffn_up": "mlp.fc1",
     "ffn_down": "mlp.fc2",
@@ -144,10 +147,72 @@ GLM_DSA_NAMES = {
     "indexer.k_norm": "self_attn.indexer.k_norm",
     "indexer.proj": "self_attn.indexer.weights_proj",
 }
-MIMO_NAMES = {**ROUTED_NAMES, "attn_sinks.weight": "self_attn.attention_sink_bias"}
+MIMO_NAMES = {**ROUTED_NAMES, **QKV, "attn_sinks.weight": "self_attn.attention_sink_bias"}
 STEP_NAMES = {
     **GLM_NAMES,
     "attn_gate": "self_attn.g_proj",
     "nextn.shared_head_head": "transformer.shared_head.output",
     "nextn.shared_head_norm": "transformer.shared_head.norm",
+}
+#: Of older decoders.
+GPT2_OUTER = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+}
+GPT2_NAMES = {
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+NEOX_OUTER = {
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "embed_out",
+}
+NEOX_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "attention.query_key_value",
+    "attn_output": "attention.dense",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+FALCON_OUTER = {**GPT2_OUTER, "token_embd": "transformer.word_embeddings"}
+FALCON_NAMES = {
+    **NEOX_NAMES,
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+}
+FALCON_TWO_NORMS = {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}
+BLOOM_OUTER = {**FALCON_OUTER, "token_embd_norm": "transformer.word_embeddings_layernorm"}
+MPT_OUTER = {**GPT2_OUTER, "output_norm": "transformer.norm_f"}
+MPT_NAMES = {
+    "attn_norm": "norm_1",
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.out_proj",
+    "ffn_norm": "norm_2",
+    "ffn_up": "ffn.up_proj",
+    "ffn_down": "ffn.down_proj",
+}
+_DBRX = "norm_attn_norm."
+DBRX_NAMES = {
+    "attn_norm": f"{_DBRX}norm_1",
+    "attn_qkv": f"{_DBRX}attn.Wqkv",
+    "attn_output": f"{_DBRX}attn.out_proj",
+    "attn_output_norm": f"{_DBRX}norm_2",
+    "ffn_gate_inp": "ffn.router.layer",
+    "ffn_gate_exps": "ffn.experts.mlp.{}.w1",
+    "ffn_up_exps": "ffn.experts.mlp.{}.v1",
+    "ffn_down_exps": "ffn.experts.mlp.{}.w2",
+}
+CHATGLM_NAMES = {**GLM4_NAMES, **QKV}
+BITNET_NAMES = {
+    **NAMES,
+    "attn_sub_norm": "self_attn.attn_sub_norm",
+    "ffn_sub_norm": "mlp.ffn_sub_norm",
 }

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe_models.gguf import dense, mixtures
 from hotshoe_models.gguf.dense import Values
+from hotshoe_models.gguf.family import Turn
 from hotshoe_models.gguf.hybrid_names import BACKBONE_OUTER, FALCON_H1_OUTER, QWEN_FURTHER_NAMES
-from hotshoe_models.gguf.hybrids import Config, Turn, decay, filters, has, own_layers
+from hotshoe_models.gguf.hybrids import Config, decay, filters, has, own_layers
 from hotshoe_models.gguf.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ TURNS: Mapping[str, Turn] = {
     ".mamba.D": _flat,
     ".mamba.norm.": _flat,
 }
-_BACKBONE: dict[str, Any] = {"outer": BACKBONE_OUTER, "body": "backbone"}
+_BACKBONE: dict[str, Any] = {"outer": BACKBONE_OUTER, "layer": "backbone.layers.{}."}
 MAMBA: dict[str, Any] = {**_BACKBONE, "attends": False, "turns": MAMBA_TURNS}
 MAMBA2 = {**MAMBA, "turns": TURNS}
 GRANITE: dict[str, Any] = {"mixed": True, "pairs": True, "turns": TURNS}
@@ -57,7 +58,7 @@ def _divided(meta: Metadata, key: str, parts: int) -> int:
     return size // parts
 
 
-def _expansion(meta: Metadata) -> int:
+def expansion(meta: Metadata) -> int:
     return _divided(meta, "ssm.inner_size", meta.integer("embedding_length"))
 
 
@@ -68,7 +69,6 @@ def _alone(meta: Metadata) -> Values:
         "conv_kernel": meta.integer("ssm.conv_kernel"),
         "use_bias": has(meta, "ssm_in.bias"),
         "use_conv_bias": has(meta, "ssm_conv1d.bias"),
-        "layer_norm_epsilon": dense.epsilon(meta),
     }
 
 
@@ -87,7 +87,7 @@ def mamba2(meta: Metadata) -> Values:
     heads = meta.integer("ssm.time_step_rank")
     return {
         **_alone(meta),
-        "expand": _expansion(meta),
+        "expand": expansion(meta),
         "num_heads": heads,
         "head_dim": _divided(meta, "ssm.inner_size", heads),
         "n_groups": meta.integer("ssm.group_count"),
@@ -127,7 +127,7 @@ def granite_hybrid(meta: Metadata) -> Values:
         **dense.granite(meta),
         **experts,
         **_beside(meta),
-        "mamba_expand": _expansion(meta),
+        "mamba_expand": expansion(meta),
         "layer_types": ["full_attention" if heads else "linear_attention" for heads in attends],
         "shared_intermediate_size": shared or meta.integer("feed_forward_length"),
         "experts_by_name": True,
@@ -167,7 +167,6 @@ def nemotron_h(meta: Metadata) -> Values:
     return {
         "num_hidden_layers": layers,
         "layers_block_type": kinds[:layers],
-        "layer_norm_epsilon": dense.epsilon(meta),
         "mamba_num_heads": heads,
         "mamba_head_dim": _divided(meta, "ssm.inner_size", heads),
         "n_groups": meta.integer("ssm.group_count"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from hotshoe_models.gguf import dense, mixtures
 from hotshoe_models.gguf.dense import LAYER_TYPES, Values
+from hotshoe_models.gguf.family import Rows
 from hotshoe_models.gguf.hybrid_names import QWEN_FURTHER_NAMES
 from hotshoe_models.gguf.hybrids import own_layers
 from hotshoe_models.gguf.metadata import Metadata
@@ -18,7 +19,6 @@ KV, HEADS, MLP = "attention.head_count_kv", "attention.head_count", "feed_forwar
 MLP_TYPES = {False: "dense", True: "sparse"}
 #: Fields of families.
 DECI: dict[str, Any] = {"mixed": True, "pairs": True}
-MIMO: dict[str, Any] = {"mixed": True, "narrow": True, "further": QWEN_FURTHER_NAMES}
 STEP: dict[str, Any] = {"mixed": True, "norm_offset": 1.0}
 #: Of the first files of MiMo V2, which leave it out.
 VALUE_SCALE = 0.707
@@ -79,20 +79,30 @@ def _rotations(meta: Metadata, full: Values) -> dict[str, Values]:
     return {LAYER_TYPES[False]: full, LAYER_TYPES[True]: own}
 
 
+def mimo_sizes(meta: Metadata) -> list[Rows]:
+    """Return the rows of each layer's q, k and v; later files have these in one matrix."""
+    heads, keys = meta.integer(HEADS), dense.head_size(meta)
+    values = meta.integer("attention.value_length")
+    return [(heads * keys, kv * keys, kv * values) for kv in meta.sizes(KV)]
+
+
+MIMO: dict[str, Any] = {
+    "mixed": True,
+    "narrow": True,
+    "further": QWEN_FURTHER_NAMES,
+    "parted": mimo_sizes,
+}
+
+
 def mimo2(meta: Metadata) -> Values:
     """Layers that predict further tokens come last, and are not read.
 
     A file's window is that of the published configuration, which leaves out the query's own token.
 
     Raises:
-        CheckpointError: A key is missing or malformed, or q, k and v are one matrix.
+        CheckpointError: A key is missing or malformed.
     """
     slides, layers = _slides(meta), own_layers(meta)
-    if any(name.endswith("attn_qkv.weight") for name in meta.tensors):
-        raise meta.refuse(
-            "general.architecture",
-            "which is not read with q, k and v in one matrix; use the checkpoint's safetensors",
-        )
     full, sliding = _by_kind(meta, KV, slides)
     rope = dense.rotation_of(meta, dense.head_size(meta))["rope_parameters"]
     both = _rotations(meta, rope)

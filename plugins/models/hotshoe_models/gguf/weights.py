@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hotshoe.loader.sources import Stored
 from hotshoe_models.gguf.blocks import dequantize
-from hotshoe_models.gguf.families import Family
+from hotshoe_models.gguf.family import Family
 from hotshoe_models.gguf.header import Header, TensorInfo
 from hotshoe_models.gguf.names import BOTH
 from hotshoe_models.gguf.storage import BLOCKS, SCALE, WEIGHT
@@ -31,14 +31,14 @@ class Place(NamedTuple):
 
     Attributes:
         expert: Its number; None for the whole tensor.
-        half: Which half of the expert's rows; None for all.
+        rows: Of the tensor or of the expert, from the first to behind the last; None for all.
         factor: By which the numbers are multiplied.
     """
 
     header: Header
     name: str
     expert: int | None = None
-    half: int | None = None
+    rows: tuple[int, int] | None = None
     factor: float = 1.0
 
     @property
@@ -46,24 +46,24 @@ class Place(NamedTuple):
         """Type, shape and bytes of this part of the file."""
         info = self.header.tensors[self.name]
         if self.expert is not None:
-            info = _part(info, self.expert, info.shape[0])._replace(shape=info.shape[1:])
-        if self.half is None:
+            info = _part(info, self.expert, self.expert + 1)._replace(shape=info.shape[1:])
+        if self.rows is None:
             return info
-        rows = info.shape[0] // 2
-        return _part(info, self.half, 2)._replace(shape=(rows, *info.shape[1:]))
+        begin, end = self.rows
+        return _part(info, begin, end)._replace(shape=(end - begin, *info.shape[1:]))
 
     @property
     def is_last(self) -> bool:
         """Whether nothing more of the file's tensor follows."""
-        last = self.header.tensors[self.name].shape[0] - 1
-        return self.expert in (None, last) and self.half != 0
+        shape = self.header.tensors[self.name].shape
+        rows = shape[0] if self.expert is None else shape[1]
+        return self.expert in (None, shape[0] - 1) and (self.rows is None or self.rows[1] == rows)
 
 
-def _part(info: TensorInfo, number: int, count: int) -> TensorInfo:
-    """Return where one of equal parts of a tensor lies."""
-    size = (info.end - info.begin) // count
-    begin = info.begin + number * size
-    return info._replace(begin=begin, end=begin + size)
+def _part(info: TensorInfo, begin: int, end: int) -> TensorInfo:
+    """Return where some rows of a tensor lie, or some of its matrices."""
+    size = (info.end - info.begin) // info.shape[0]
+    return info._replace(begin=info.begin + begin * size, end=info.begin + end * size)
 
 
 def places_of(headers: Sequence[Header], family: Family) -> dict[str, Place]:
@@ -85,10 +85,11 @@ def places_of(headers: Sequence[Header], family: Family) -> dict[str, Place]:
                 continue
             block, of_experts, _ = known.partition("{}")
             each = factors.get(known.removesuffix(f".{WEIGHT}"), [1.0])
-            if known == name or not of_experts or len(info.shape) < 2:
-                found[known] = Place(header, name, factor=each[0])
+            stacked = known != name and bool(of_experts) and len(info.shape) > 1
+            stack = _stack(header, name, known, family.rows_of(name), stacked)
+            if not stacked:
+                found |= {part: place._replace(factor=each[0]) for part, place in stack}
                 continue
-            stack = _stack(header, name, known)
             blocks.setdefault(block, []).extend((part, place, each) for part, place in stack)
             matrices += info.shape[0] * len(stack)
             if matrices > MAX_MATRICES:
@@ -96,21 +97,30 @@ def places_of(headers: Sequence[Header], family: Family) -> dict[str, Place]:
     return found | dict(chain.from_iterable(map(_by_expert, blocks.values())))
 
 
-def _stack(header: Header, name: str, known: str) -> list[tuple[str, Place]]:
-    """Return the matrices that a tensor of experts has for each, one or two.
+def _stack(
+    header: Header, name: str, known: str, sizes: Sequence[int], stacked: bool
+) -> list[tuple[str, Place]]:
+    """Return the matrices that a tensor has, or has for each expert.
+
+    Args:
+        sizes: Rows of each, if there are several; none where they are equally many.
+        stacked: It has the matrices of experts.
 
     Raises:
-        CheckpointError: Two have no equal parts.
+        CheckpointError: It has other rows.
     """
     stem, _, kind = known.rpartition(".")
     before, _, last = stem.rpartition(".")
     parts = last.split(BOTH)
     if len(parts) == 1:
         return [(known, Place(header, name))]
-    if header.tensors[name].shape[1] % 2:
-        raise header.bad(f"{name[:200]} has no equal halves")
-    halves = enumerate(parts)
-    return [(f"{before}.{part}.{kind}", Place(header, name, half=i)) for i, part in halves]
+    rows = header.tensors[name].shape[stacked]
+    sizes = sizes or [rows // len(parts)] * len(parts)
+    if sum(sizes) != rows:
+        raise header.bad(f"{name[:200]} has {rows} rows, which are not those of {len(parts)} parts")
+    ends = [*accumulate(sizes)]
+    places = (Place(header, name, rows=(e - s, e)) for s, e in zip(sizes, ends, strict=True))
+    return [(f"{before}.{part}.{kind}", place) for part, place in zip(parts, places, strict=True)]
 
 
 def _listed(header: Header, family: Family) -> dict[str, float]:
@@ -126,7 +136,7 @@ def _listed(header: Header, family: Family) -> dict[str, float]:
             type(value) is float and math.isfinite(value) for value in values
         ):
             raise header.bad(f"{key} is no list of numbers")
-        found |= {f"{family.body}.layers.{i}.{part}": value for i, value in enumerate(values)}
+        found |= {f"{family.layer.format(i)}{part}": value for i, value in enumerate(values)}
     return found
 
 

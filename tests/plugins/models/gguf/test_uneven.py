@@ -12,6 +12,7 @@ import torch
 from tests.plugins.models.conftest import Variant
 from tests.plugins.models.gguf.conftest import vocabulary, write
 from tests.plugins.models.gguf.hybrid_files import ARCHS, common, export, keys_of, tensors_of
+from tests.plugins.models.gguf.older_files import joined
 from tests.plugins.models.gguf.uneven_files import deci
 from tests.plugins.models.gguf.written import BY_NAME, assert_tokens
 
@@ -39,6 +40,19 @@ def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
 
 def test_tokens_of_mistral_large(tmp_path: Path) -> None:
     assert_tokens(VARIANTS["mistral4"], "F32", tmp_path, "deepseek2", export)
+
+
+def joined_file(
+    checkpoint: Any, family: str, path: Path, kind: Callable[[str], str], arch: str = ""
+) -> Path:
+    """Write a checkpoint with q, k and v of each layer in one matrix."""
+    config, arch = checkpoint.model.config, ARCHS[family]
+    tensors = joined(tensors_of(family, checkpoint.model))
+    return write(path, arch, keys_of(family, config), tensors, kind)
+
+
+def test_tokens_of_q_k_and_v_in_one_matrix(tmp_path: Path) -> None:
+    assert_tokens(VARIANTS["mimo-v2"], "F32", tmp_path, export=joined_file)
 
 
 #: Which layer those that predict further tokens are like, by the name in files.
@@ -205,8 +219,3 @@ def test_first_files_of_mimo_leave_out_how_values_are_scaled(tmp_path: Path) -> 
 def test_bad_values_are_named(tmp_path: Path, arch: str, keys: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         read(tmp_path, arch, keys)
-
-
-def test_q_k_and_v_in_one_matrix_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"'mimo2', which is not read with q, k and v in one"):
-        read(tmp_path, "mimo2", MIMO, "blk.0.attn_qkv.weight")
