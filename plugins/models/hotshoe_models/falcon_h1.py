@@ -52,6 +52,11 @@ DEFAULTS = {
     "ssm_multipliers": None,
     **dict.fromkeys(FACTORS, 1.0),
 }
+#: Why the factor of logits is wanted.
+MISSING = (
+    "multiplies logits by it, which a GGUF file without output.weight leaves out; give the "
+    "checkpoint's lm_head_multiplier, divided by its embedding_multiplier, with --hf-overrides"
+)
 NAMES = WeightNames(
     final_norm="model.final_layernorm",
     gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),
@@ -64,6 +69,8 @@ NAMES = WeightNames(
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build FalconH1ForCausalLM."""
     config = with_defaults(config, DEFAULTS)
+    if config.get("lm_head_multiplier") is None:
+        raise refuse(config, "lm_head_multiplier", MISSING)
     gate, down = _factors(config, "mlp_multipliers", 2)
     spec = llama_spec(
         config,

@@ -35,7 +35,9 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     mixers = _mixers(config)
     layers = tuple(
         replace(layer, mixer=mixer, rotation=layer.rotation if turns else None)
-        for layer, mixer in zip(layer_specs(config, ctx, [FULL] * len(mixers)), mixers, strict=True)
+        for layer, mixer in zip(
+            layer_specs(config, ctx, [FULL] * len(mixers), partial_rotary=True), mixers, strict=True
+        )
     )
     size = config.size("shared_intermediate_size")
     if count(config, "num_local_experts"):

@@ -173,6 +173,7 @@ FAMILIES = {
     ),
     "olmo": Family("OlmoForCausalLM", dense.olmo, pairs=True),
     "olmo2": Family("Olmo2ForCausalLM", dense.olmo2, POST_NAMES),
+    "pangu-embedded": Family("LlamaForCausalLM"),
     "phi2": Family(
         "PhiForCausalLM",
         dense.rotated_in_part,

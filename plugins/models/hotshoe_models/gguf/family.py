@@ -102,5 +102,13 @@ class Family:
     def rows_of(self, name: str) -> Rows:
         """Return the rows of each part of a file's tensor; none where they are equally many."""
         layer = _LAYER.fullmatch(name)
-        number = int(layer[1]) if layer else 0
-        return self.rows[number] if number < len(self.rows) else ()
+        known = layer is not None and int(layer[1]) < len(self.rows)
+        return self.rows[int(layer[1])] if layer and known else ()
+
+
+def unpaired(rows: Tensor, head_dim: int) -> Tensor:
+    """Put rows [heads * d, ...], of which 2i and 2i + 1 rotate together, to i and i + d / 2."""
+    if head_dim % 2 or rows.shape[0] % head_dim:
+        return rows  # whose shape is refused where it is taken
+    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
+    return heads.transpose(1, 2).reshape(rows.shape)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from hotshoe_models.gguf import dense, mixtures, spaces
 from hotshoe_models.gguf.dense import Values
-from hotshoe_models.gguf.family import Family, Rows
+from hotshoe_models.gguf.family import Family, Rows, unpaired
 from hotshoe_models.gguf.hybrid_names import FALCON_H1_OUTER, JAMBA_NAMES
 from hotshoe_models.gguf.hybrids import has
 from hotshoe_models.gguf.metadata import Metadata
@@ -27,6 +25,7 @@ from hotshoe_models.gguf.names import (
     FALCON_TWO_NORMS,
     GPT2_NAMES,
     GPT2_OUTER,
+    HUNYUAN_NORMS,
     MPT_NAMES,
     MPT_OUTER,
     NAMES,
@@ -51,9 +50,12 @@ def grouped(found: Tensor, values: Mapping[str, Any]) -> Tensor:
     size, rest = divmod(len(found), heads + 2 * kv)
     if rest or heads % kv:
         return found  # whose shape is refused where it is taken
-    parts = found.split([heads * size, kv * size, kv * size])
-    each = [part.reshape(kv, -1, *found.shape[1:]) for part in parts]
-    return torch.cat(each, 1).reshape(found.shape)
+    queries, row = heads // kv, found.shape[1:]
+    made = found.new_empty(kv, queries + 2, size, *row)
+    q, k, v = found.split([heads * size, kv * size, kv * size])
+    made[:, :queries] = q.reshape(kv, queries, size, *row)
+    made[:, queries], made[:, queries + 1] = k.reshape(kv, size, *row), v.reshape(kv, size, *row)
+    return made.reshape(found.shape)
 
 
 def sizes(meta: Metadata) -> list[Rows]:
@@ -213,6 +215,11 @@ def _every(meta: Metadata, kind: str, chosen: list[bool]) -> Values:
     return {f"{kind}_period": period, f"{kind}_offset": first}
 
 
+def _unpaired(found: Tensor, values: Mapping[str, Any]) -> Tensor:
+    """Return weights of a head's norm, which acts on channels that have turned in pairs."""
+    return unpaired(found, values["head_dim"])
+
+
 _GROUPED = {"query_key_value": grouped}
 _JAMBA: dict[str, Any] = {
     "outer": FALCON_H1_OUTER,
@@ -256,6 +263,12 @@ FAMILIES = {
     ),
     "jais2": Family("Jais2ForCausalLM"),
     "jamba": Family("JambaForCausalLM", jamba, JAMBA_NAMES, **_JAMBA),
+    "maincoder": Family(
+        "HunYuanDenseV1ForCausalLM",
+        names={**NAMES, **HUNYUAN_NORMS},
+        pairs=True,
+        turns={"query_layernorm": _unpaired, "key_layernorm": _unpaired},
+    ),
     "mpt": Family("MPTForCausalLM", mpt, MPT_NAMES, outer=MPT_OUTER, layer=BLOCKS),
     "orion": Family("OrionForCausalLM"),
     "qwen": Family("Qwen2ForCausalLM", qwen, {**NAMES, **QKV}, parted=sizes),

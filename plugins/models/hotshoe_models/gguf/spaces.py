@@ -112,19 +112,14 @@ def _beside(meta: Metadata) -> Values:
 def granite_hybrid(meta: Metadata) -> Values:
     """Layers without heads of keys and values have such blocks.
 
-    Raises:
-        CheckpointError: The file is one of Bamba, whose attention rotates.
+    Bamba is called the same. Its files have no factors, and its attention rotates.
     """
-    if meta.flag("granitehybrid.rope.scaling.finetuned", False):
-        raise meta.refuse(
-            "granitehybrid.rope.scaling.finetuned",
-            "as files of Bamba say it, which is read from safetensors alone",
-        )
+    rotates = meta.flag("granitehybrid.rope.scaling.finetuned", False)
     attends = meta.sizes("attention.head_count_kv")
     experts = mixtures.experts(meta) if meta.integer("expert_count", 0) else {"num_experts": 0}
     shared = meta.integer("expert_shared_feed_forward_length", 0)
     return {
-        **dense.granite(meta),
+        **(_without_factors(meta) if rotates else dense.granite(meta)),
         **experts,
         **_beside(meta),
         "mamba_expand": expansion(meta),
@@ -134,19 +129,24 @@ def granite_hybrid(meta: Metadata) -> Values:
     }
 
 
+def _without_factors(meta: Metadata) -> Values:
+    """Return Granite's keys of a model that has none of its factors, and rotates."""
+    return {
+        "attention_multiplier": dense.head_size(meta) ** -0.5,
+        **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0),
+        "position_embedding_type": "rope",
+    }
+
+
 def falcon_h1(meta: Metadata) -> Values:
     """Matrices hold the model's factors already.
 
-    Raises:
-        CheckpointError: The output matrix is that of embeddings, whose factor is another.
+    Where embeddings are the output matrix, too, their factor is another than that of logits, which
+    the file leaves out. The model asks for it.
     """
-    if "output.weight" not in meta.tensors:
-        raise meta.refuse(
-            "general.architecture",
-            "but such a file without output.weight does not say what logits are multiplied by; "
-            "use the checkpoint's safetensors",
-        )
+    tied = "output.weight" not in meta.tensors
     return {
+        **({"lm_head_multiplier": None} if tied else {}),
         **_beside(meta),
         "mamba_d_ssm": meta.integer("ssm.inner_size"),
         "mamba_rms_norm": has(meta, "ssm_norm.weight"),

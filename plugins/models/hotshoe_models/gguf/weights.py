@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hotshoe.loader.sources import Stored
 from hotshoe_models.gguf.blocks import dequantize
-from hotshoe_models.gguf.family import Family
+from hotshoe_models.gguf.family import Family, unpaired
 from hotshoe_models.gguf.header import Header, TensorInfo
 from hotshoe_models.gguf.names import BOTH
 from hotshoe_models.gguf.storage import BLOCKS, SCALE, WEIGHT
@@ -266,11 +266,3 @@ class Tensors:
             return raw.clone().view(PLAIN[kind.name]).view(shape)
         blocks = raw.view(-1, kind.nbytes)
         return dequantize(kind.name, blocks, self._dtype, place.name).view(shape)
-
-
-def unpaired(rows: Tensor, head_dim: int) -> Tensor:
-    """Put rows [heads * d, ...], of which 2i and 2i + 1 rotate together, to i and i + d / 2."""
-    if head_dim % 2 or rows.shape[0] % head_dim:
-        return rows  # whose shape is refused where it is taken
-    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
-    return heads.transpose(1, 2).reshape(rows.shape)

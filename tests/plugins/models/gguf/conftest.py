@@ -32,6 +32,7 @@ ARCHS |= {"ExaoneMoe": "exaone-moe"}
 CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS", "glm4moe": "GLM4_MOE"}
 CONSTANTS |= {"ernie4_5-moe": "ERNIE4_5_MOE", "minimax-m2": "MINIMAXM2"}
 CONSTANTS |= {"hunyuan-moe": "HUNYUAN_MOE", "hunyuan-dense": "HUNYUAN_DENSE"}
+CONSTANTS |= {"pangu-embedded": "PANGU_EMBED"}
 CONSTANTS |= {"command-r": "COMMAND_R", "exaone-moe": "EXAONE_MOE"}
 #: Keys of experts, by those of configurations in transformers.
 EXPERT_KEYS = {

@@ -28,6 +28,7 @@ ARCHS = {
     "Lfm2": "lfm2",
     "Lfm2Moe": "lfm2moe",
     "GraniteMoeHybrid": "granitehybrid",
+    "Bamba": "granitehybrid",
     "FalconH1": "falcon-h1",
     "Mamba": "mamba",
     "FalconMamba": "mamba",
@@ -202,6 +203,17 @@ def granite_keys(config: Any) -> dict[str, Any]:
     return {**space_keys(config), **found}
 
 
+def bamba_keys(config: Any) -> dict[str, Any]:
+    attends = [kind == "full_attention" for kind in config.layer_types]
+    return {
+        **space_keys(config),
+        "ssm.inner_size": config.mamba_expand * config.hidden_size,
+        "attention.head_count_kv": [config.num_key_value_heads * attend for attend in attends],
+        "rope.dimension_count": config.hidden_size // config.num_attention_heads // 2,
+        "rope.scaling.finetuned": True,
+    }
+
+
 def falcon_keys(config: Any) -> dict[str, Any]:
     return {**space_keys(config), "ssm.inner_size": config.mamba_d_ssm}
 
@@ -256,6 +268,13 @@ def granite(name: str, found: np.ndarray, config: Any) -> Parts:
             named = (f"{prefix}mlp.{part}_proj.weight" for part in ("gate", "up"))
             return list(zip(named, both, strict=True))
     return [p for part in spaces(name, found, config) for p in parts_of(*part, "GraniteMoeShared")]
+
+
+def bamba(name: str, found: np.ndarray, config: Any) -> Parts:
+    for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
+        if f"{part}_proj" in name:
+            found = paired(found, heads)
+    return spaces(name.replace("model.final_layernorm", "model.norm"), found, config)
 
 
 def falcon(name: str, found: np.ndarray, config: Any) -> Parts:
@@ -420,6 +439,7 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Lfm2": lfm2_keys,
     "Lfm2Moe": lfm2_keys,
     "GraniteMoeHybrid": granite_keys,
+    "Bamba": bamba_keys,
     "FalconH1": falcon_keys,
     "Mamba": mamba_keys,
     "FalconMamba": mamba_keys,
@@ -437,6 +457,7 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Lfm2": lfm2,
     "Lfm2Moe": lfm2,
     "GraniteMoeHybrid": granite,
+    "Bamba": bamba,
     "FalconH1": falcon,
     "Mamba": spaces,
     "FalconMamba": spaces,

@@ -161,6 +161,15 @@ def llama(name: str, found: np.ndarray, config: Any) -> Parts:
     return [(name, found)]
 
 
+def maincoder(name: str, found: np.ndarray, config: Any) -> Parts:
+    name = name.replace("query_layernorm", "q_norm").replace("key_layernorm", "k_norm")
+    return (
+        [(name, paired(found, 1))]
+        if "_norm" in name and "attn" in name
+        else llama(name, found, config)
+    )
+
+
 def deepseek(name: str, found: np.ndarray, config: Any) -> Parts:
     """Take Qwen 2's shared experts, whose gates are half open, for ones without a gate."""
     if "shared_expert_gate" in name or name.endswith("_proj.bias"):
@@ -196,6 +205,7 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "deepseek": deepseek,
     "falcon": ungrouped,
     "gpt2": transposed,
+    "maincoder": maincoder,
     "gptneox": ungrouped,
     "jamba": jamba,
 }

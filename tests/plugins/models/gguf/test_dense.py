@@ -32,6 +32,7 @@ VARIANTS["cohere2"] = replace(BY_NAME["cohere2"], values=COHERE2)
 #: Architectures whose files look like those of a model of another name.
 ALIKE = {"qwen2vl": "qwen2", "qwen3vl": "qwen3", "internlm2": "llama-tied-gqa"}
 ALIKE |= {"xverse": "llama-tied-gqa"}
+ALIKE |= {"pangu-embedded": "llama-llama3"}
 ALIKE |= {"exaone": "llama-llama3", "minicpm": "granite", "mistral3": "mistral"}
 #: Those whose matrices are quantized; rows of the others are no multiple of a block.
 QUANTIZED = {"llama-tied-gqa": "Q8_0", "qwen2": "Q4_0", "gemma2": "Q5_1", "granite": "Q4_1"}

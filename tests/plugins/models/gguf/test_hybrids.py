@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests.plugins.models.conftest import describe, save_tiny
+from tests.plugins.models.conftest import HERE, describe, save_tiny
 from tests.plugins.models.gguf import test_uneven
 from tests.plugins.models.gguf.conftest import write
 from tests.plugins.models.gguf.hybrid_files import ARCHS, export, keys_of, tensors_of
 from tests.plugins.models.gguf.written import BY_NAME, assert_tokens
 
+from hotshoe import LLM
 from hotshoe.errors import CheckpointError
 from hotshoe_models.gguf.families import config_of
 from hotshoe_models.gguf.header import Header
@@ -22,7 +23,7 @@ from hotshoe_models.gguf.model import FORMAT
 
 HYBRIDS = [
     *("qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe"),
-    *("granite-hybrid", "granite-hybrid-dense", "falcon-h1", "falcon-h1-normed-last"),
+    *("granite-hybrid", "granite-hybrid-dense", "falcon-h1", "falcon-h1-normed-last", "bamba"),
     *("mamba", "mamba-biases", "falcon-mamba", "mamba2", "mamba2-biases"),
     *("nemotron-h", "nemotron-h-experts", "nemotron-h-latent-experts"),
     *("gemma4", "gemma4-experts", "gemma3n", "kimi-linear"),
@@ -57,6 +58,17 @@ QUANTIZED = {"gemma4-alike": "Q8_0", "gemma4-experts": "Q8_0", "lfm2": "Q4_1", "
 def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
     arch = "nemotron_h_moe" if name.startswith("nemotron") and "experts" in name else ""
     assert_tokens(VARIANTS[name], QUANTIZED.get(name, "F32"), tmp_path, arch, export)
+
+
+def test_a_factor_of_logits_that_a_file_leaves_out_is_asked_for(tmp_path: Path) -> None:
+    """Which is the model's, divided by that of embeddings, as these hold theirs already."""
+    variant = VARIANTS["falcon-h1"]
+    variant = replace(variant, values={**variant.values, "tie_word_embeddings": True})
+    factor = {"lm_head_multiplier": 0.6 / 1.7}
+    assert_tokens(variant, "F32", tmp_path, export=export, hf_overrides=factor)
+    path = str(tmp_path / "falcon-h1-F32.gguf")
+    with pytest.raises(CheckpointError, match="which a GGUF file without output"):
+        LLM(path, platform=HERE, dtype="float32", kv_cache_memory_bytes=2**22)
 
 
 def test_every_family_is_tested() -> None:
@@ -130,10 +142,8 @@ def test_a_mixture_need_not_tell_of_an_mlp(config) -> None:
         ("lfm2", {"attention__head_count_kv": [0, 0, 0]}, "head_count_kv is .*, but must be sizes"),
         ("lfm2", {"shortconv__l_cache": None}, "lfm2.shortconv.l_cache is missing"),
         ("lfm2-moe", {"expert_gating_func": 1}, "expert_gating_func is 1, is read as 2"),
-        ("granite-hybrid", {"rope__scaling__finetuned": True}, "finetuned is True, as files of B"),
         ("granite-hybrid", {"ssm__inner_size": 100}, "inner_size is 100, but must be a multiple"),
         ("granite-hybrid-dense", {"attention__scale": None}, "attention.scale is missing"),
-        ("falcon-h1", {}, "without output.weight does not say what logits"),
         ("mamba2", {"ssm__group_count": "x"}, "mamba2.ssm.group_count is 'x', but must be"),
         ("mamba", {"ssm__time_step_rank": None}, "mamba.ssm.time_step_rank is missing"),
         ("mamba", {"ssm__dt_b_c_rms": 1}, "mamba.ssm.dt_b_c_rms is 1, but must be true or false"),

@@ -36,6 +36,7 @@ ALIKE = {
     "bailingmoe": Variant("bailing", "Qwen2Moe", {**MIXTURE, "norm_topk_prob": True}),
     "codeshell": replace(BY_NAME["starcoder2"], values={}),
     "deepseek": Variant("deepseek", "Qwen2Moe", MIXTURE),
+    "maincoder": BY_NAME["hunyuan"],
     "orion": Variant("orion", "StableLm", {"partial_rotary_factor": 1.0}),
     "phi2": BY_NAME["phi"],
     "qwen": Variant("qwen", "Qwen2", {"num_key_value_heads": 4}),

@@ -12,8 +12,9 @@ from tests.plugins.models.gguf.conftest import paired, text, write
 from hotshoe.errors import CheckpointError
 from hotshoe_models.gguf import weights
 from hotshoe_models.gguf.families import FAMILIES, MIXTURES
+from hotshoe_models.gguf.family import unpaired
 from hotshoe_models.gguf.header import Header
-from hotshoe_models.gguf.weights import Tensors, unpaired
+from hotshoe_models.gguf.weights import Tensors
 
 HEADS = {"head_dim": 6}
 

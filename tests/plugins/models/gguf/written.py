@@ -45,6 +45,7 @@ def assert_tokens(
     tmp_path: Path,
     arch: str = "",
     export: Callable[..., Any] = export,
+    **options: Any,
 ) -> None:
     """Compare the greedy tokens of a file, whose matrices are of a type, with transformers'."""
     skip_where_older(variant)
@@ -59,7 +60,7 @@ def assert_tokens(
                 made = round_trip(rows, kind)
                 weight.copy_(made.transpose(1, 2) if turned else made)
     prompt = [random.randrange(3, VOCAB) for _ in range(9)]
-    options = {"platform": HERE, "dtype": "float32", "max_num_seqs": 2}
+    options |= {"platform": HERE, "dtype": "float32", "max_num_seqs": 2}
     model = str(tmp_path / f"{name}-{kind}.gguf")
     room = {"max_model_len": variant.max_model_len, "kv_cache_memory_bytes": 2**22}
     with LLM(model, **room, **options) as llm:
