@@ -274,8 +274,15 @@ COMPOSITES = {
 #: Text parts of several classes each.
 _SHARED = {
     ("llama", "LlamaForCausalLM"): (
-        *("DeepseekVLHybrid", "Janus", "PerceptionLM", "VideoLlava", "VipLlava"),
+        *("DeepseekVLHybrid", "GlmAsr", "Janus", "OmniASR", "PerceptionLM", "VideoLlava"),
+        "VipLlava",
     ),
+    ("nemotron_h", "NemotronHForCausalLM"): ("Nemotron3_5Transcribe",),
+    ("qwen2", "Qwen2ForCausalLM"): ("AudioFlamingo3", "GotOcr2", "MusicFlamingo", "VibeVoiceAsr"),
+    ("qwen3", "Qwen3ForCausalLM"): (
+        *("FunAsrNano", "LightOnOcr", "MossTranscribeDiarize", "QianfanOCR", "Qwen3ASR"),
+    ),
+    ("qwen3_5_text", "Qwen3_5ForCausalLM"): ("MiniCPMOcr",),
     ("granite", "GraniteForCausalLM"): ("GraniteSpeech", "GraniteSpeechPlus"),
     ("qwen2_5_omni_text", "Qwen2_5OmniThinkerTextModel"): ("Qwen2_5Omni", "Qwen2_5OmniThinker"),
     ("qwen3_omni_moe_text", "Qwen3OmniMoeThinkerTextModel"): (

@@ -2901,6 +2901,46 @@ VARIANTS += [
     Variant("olmo", "Olmo", {"clip_qkv": 2.0, **TIED}, end_to_end=True, impl="transformers"),
     Variant("transformers-opt", "OPT", {"ffn_dim": 96}, impl="transformers"),
     Variant("transformers-phi", "Phi", TIED, impl="transformers"),  # a bias of a tied matrix
+    Variant(
+        "cohere-compass",
+        "CohereCompass",
+        {
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": 7,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": None,
+            },
+        },
+        whole={"vision_config": TOWER},
+        impl="transformers",
+    ),
+    Variant(
+        "deepseek-ocr2",
+        "DeepseekOcr2",
+        {
+            **EXPERTS,
+            "n_routed_experts": 5,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 1.5,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+        },
+        whole={
+            "vision_config": {
+                "sam_config": {
+                    **TOWER,
+                    "patch_size": 7,
+                    "output_channels": 16,
+                    "mlp_dim": 32,
+                    "global_attn_indexes": [0],
+                    "downsample_channels": [16, 64],
+                },
+                "encoder_config": {**TOWER, "hidden_size": 64, "vocab_size": 8},
+            }
+        },
+        impl="transformers",
+    ),
 ]
 LARGE4 = {
     **without(without(LATENT, "q_lora_rank"), "first_k_dense_replace"),
@@ -3256,6 +3296,7 @@ RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna",
 RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe", "Cosmos3Edge"}
 RECENT |= {"Inkling"}
 RECENT |= {"LaraMini", "SarvamMoE", "SarvamMLA", "HyperCLOVAXVisionV2", "MiniCPMV4_7", "Lfm3Vl"}
+RECENT |= {"CohereCompass", "DeepseekOcr2"}
 #: One prefix too many is in the names that earlier releases write.
 RECENT |= {"qwen2-hearing"}
 OLDEST = "5.24"

@@ -70,7 +70,8 @@ TEXT = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2}
 STATES = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 2}
 #: What a text part has besides.
 UNLIKE = {
-    "NemotronH_Omni_Reasoning_V3": {"layers_block_type": ["mamba", "attention"], **STATES},
+    name: {"layers_block_type": ["mamba", "attention"], **STATES}
+    for name in ("NemotronH_Omni_Reasoning_V3", "Nemotron3_5TranscribeForConditionalGeneration")
 }
 #: Other parts are no deeper than this.
 SHALLOW = {"num_hidden_layers": 1, "depth": 1, "num_layers": 1}
@@ -84,8 +85,13 @@ SHALLOW = {"num_hidden_layers": 1, "depth": 1, "num_layers": 1}
         "GraniteSpeechForConditionalGeneration",
         "GraniteSpeechPlusForConditionalGeneration",
         "Granite4VisionForConditionalGeneration",
+        "GotOcr2ForConditionalGeneration",
         "JanusForConditionalGeneration",
+        "LightOnOcrForConditionalGeneration",
+        "MusicFlamingoForConditionalGeneration",
+        "Nemotron3_5TranscribeForConditionalGeneration",
         "NemotronH_Omni_Reasoning_V3",
+        "VibeVoiceAsrForConditionalGeneration",
         "VideoLlavaForConditionalGeneration",
         "VipLlavaForConditionalGeneration",
     ],
@@ -195,10 +201,33 @@ def test_bad_values_are_named(text, message, selector_context):
         build(described("Gemma3ForConditionalGeneration", text), selector_context)
 
 
-def test_transformers_code_serves_no_text_part(selector_context):
-    config = described("Gemma3ForConditionalGeneration", {}, model_type="gemma3")
-    with pytest.raises(CheckpointError, match="has parts that see or hear"):
-        hf.build(config, selector_context)
+def test_transformers_code_serves_a_text_part(selector_context):
+    """Files may have either layout; what sees is left out."""
+    kind = transformers.LlavaForConditionalGeneration
+    values = {"text_config": {"model_type": "llama", **TEXT}, "vision_config": {**SHALLOW, **SIZES}}
+    config = kind.config_class.from_dict(values)
+    with torch.device("meta"):
+        names = set(kind(config).state_dict())
+    ctx = fresh(selector_context)
+    written = config.to_dict()
+    hf.build(described(kind.__name__, written["text_config"], **without_text(written)), ctx)
+    for older in (False, True):
+        known = {ctx.weights.known_as(as_older(name) if older else name) for name in names}
+        assert {name for name in known if ctx.weights.wants(name)} == ctx.weights.expected.keys()
+    [(why, others)] = ctx.weights.unused.items()
+    assert "images or audio are refused" in why
+    assert others == {name for name in names if "language_model" not in name and "lm_" not in name}
+
+
+def without_text(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: values[key] for key in ("model_type", "vision_config", "tie_word_embeddings")}
+
+
+def as_older(name: str) -> str:
+    """Spell a name as transformers 4 did."""
+    for begin, other in OLDER.items():
+        name = begin + name.removeprefix(other) if name.startswith(other) else name
+    return name
 
 
 def test_a_missing_output_matrix_is_noticed(variants, checkpoints, stepper_class, tmp_path):

@@ -132,7 +132,7 @@ def build_layers(ctx: BuildContext, model: nn.Module, run: Run) -> None:
     alone = replace(ctx, rank=0, size=1)  # the first pass has seen this rank's heads
     parameters = {id(tensor): name for name, tensor in model.named_parameters()}
     for found in run.found:
-        name = names[found.module]
+        name = f"{type(model).__name__}: {names[found.module]}"
         _check(found, name, run)
         sinks = None if found.sinks is None else parameters.get(id(found.sinks))
         if found.sinks is not None and sinks is None:
@@ -140,7 +140,7 @@ def build_layers(ctx: BuildContext, model: nn.Module, run: Run) -> None:
         heads = found.num_heads, found.num_kv_heads, found.head_dim, found.scale
         spec = alone.attention_spec(*heads)
         spec = replace(spec, window=found.window, softcap=found.softcap)
-        scales = stored_kv_scales(ctx.format, name)
+        scales = stored_kv_scales(ctx.format, names[found.module])
         whole = found.sinks is not None and found.sinks.numel() == found.num_heads
         own = alone if whole else ctx  # else sinks are divided as heads are
         run.layers[found.module] = Attention(own, spec, None, sinks=sinks, kv_scales=scales)

@@ -49,6 +49,7 @@ from hotshoe_models.hf.refusals import (
 )
 from hotshoe_models.hf.renames import rename_weights
 from hotshoe_models.hf.stages import Passed, cut
+from hotshoe_models.hf.text_parts import drop_other_parts, text_alone
 from hotshoe_models.hf.waits import watch_waits
 
 #: For experts of another form: of transformers' own implementations, the one that waits for no
@@ -73,6 +74,7 @@ class TransformersModel:
         described, kind = read_config(config)
         check_kind(config, described, kind)
         model = _build(kind, described, ctx.torch_dtype)
+        drop_other_parts(ctx, model)
         check_model(config, model)
         self._run, self._base = Run(), getattr(model, model.base_model_prefix)
         names = {module: name for name, module in model.named_modules()}
@@ -125,6 +127,10 @@ class TransformersModel:
         try:
             with torch.inference_mode(), watch_waits() as waits:
                 passed = self._forward(hidden, torch.arange(2))
+                prefix = model.base_model_prefix
+                setattr(model, prefix, _Given(type(passed)))
+                model(inputs_embeds=passed.last_hidden_state, use_cache=False, return_dict=True)
+                setattr(model, prefix, self._base)
         except Exception as error:
             raise CheckpointError(
                 f"transformers' code of {config.architecture} cannot run over modules of the "
@@ -193,12 +199,14 @@ def _build(
     Raises:
         CheckpointError: transformers cannot.
     """
-    chosen = {"attn_implementation": NAME}
-    if kind._can_set_experts_implementation():
-        chosen["experts_implementation"] = EXPERTS
     try:
         with _without_memory():
-            model = kind._from_config(described, dtype=dtype, **chosen)
+            model = kind._from_config(
+                described, dtype=dtype, attn_implementation=text_alone(described, NAME)
+            )
+        for part in model.modules():
+            if isinstance(part, PreTrainedModel) and part._can_set_experts_implementation():
+                part.set_experts_implementation(EXPERTS)
     except Exception as error:
         raise CheckpointError(
             f"transformers cannot build {kind.__name__} from config.json "

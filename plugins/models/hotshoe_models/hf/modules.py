@@ -6,7 +6,7 @@ In the first pass, when no weight is there, each returns zeros of the right shap
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -75,6 +75,11 @@ def replace_output(ctx: BuildContext, model: nn.Module, name: str, tied: str, ru
     assert isinstance(module, nn.Linear)
     rows, columns = module.weight.shape
     bias = module.bias is not None
+    shared = getattr(model, "_tied_weights_keys", None) or {}
+    if isinstance(shared, Mapping) and f"{name}.bias" in shared:  # files have it once, as that
+        owner, _, leaf = shared[f"{name}.bias"].rpartition(".")
+        model.get_submodule(owner)._parameters[leaf] = None
+        ctx.weights.rename(rf"^{re.escape(owner)}\.{leaf}$", f"{tied or name}.bias")
     logits = Logits(ctx, tied or name, rows, columns, bias=bias, adapted=name)
     put(model, name, LinearModule(logits, (columns, rows), run))
 

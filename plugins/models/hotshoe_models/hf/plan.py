@@ -56,7 +56,7 @@ class Plan:
         if not any(kind not in WHOLE for kind in self._kinds.values()):
             raise ConfigError(f"{self._what} divides nothing; leave it at 1, or {INSTEAD}")
         for option in ("num_attention_heads", "num_key_value_heads"):
-            count = getattr(model.config, option, None)
+            count = getattr(model.config.get_text_config(decoder=True), option, None)
             if isinstance(count, int):
                 ctx.split(option.removeprefix("num_").replace("_", " "), Section(count))
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 import transformers
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto import modeling_auto
 
 from hotshoe.errors import CheckpointError
 from hotshoe.models import ModelConfig
-from hotshoe.models.composites import KEY
 from hotshoe_models.hf import INSTEAD
 from hotshoe_models.hf.attention import Run
+from hotshoe_models.hf.text_parts import whole_values
 
 #: Kinds of layers whose attention the engine has.
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -26,6 +25,10 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
 #: Rotations that depend on the longest text of a batch.
 CHANGING = ("dynamic", "longrope")
+STATE = "keeps a state that is no cache of keys and values"
+#: transformers' tables of classes that write text, by their names.
+TABLES = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "SEQ_TO_SEQ_CAUSAL_LM")
+TABLES += ("SPEECH_SEQ_2_SEQ",)
 
 
 def check_context(config: ModelConfig) -> None:
@@ -53,28 +56,35 @@ def read_config(config: ModelConfig) -> tuple[PreTrainedConfig, type[PreTrainedM
             f"{name} makes drafts for a Gemma 4, and no text of its own; serve the Gemma 4 with "
             f'--speculative-config \'{{"method": "gemma4_assistant", "model": "{config.path}"}}\''
         )
-    known = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    kind = getattr(transformers, name, None) if known else None
+    kind = getattr(transformers, name, None) if name in _writers() else None
     if kind is None:
         own = " It names code that the checkpoint brings, and the engine runs none."
         raise CheckpointError(
-            f"transformers {transformers.__version__} has no causal language model of the name "
-            f"{name!r}.{own if config.get('auto_map') else ''} Install a newer release that has "
-            f"it, or {INSTEAD}"
+            f"transformers {transformers.__version__} has no class of the name {name!r} that "
+            f"writes text.{own if config.get('auto_map') else ''} Install a newer release that "
+            f"has it, or {INSTEAD}"
         )
-    if isinstance(config.get(KEY), Mapping):
-        raise refusal(config, "has parts that see or hear")
     if family != kind.config_class.model_type:
         raise CheckpointError(
             f"config.json: model_type {family!r} does not belong to {name}, whose model_type is "
             f"{kind.config_class.model_type!r}"
         )
     try:
-        return kind.config_class.from_dict(dict(config.values)), kind
+        return kind.config_class.from_dict(whole_values(config.values)), kind
     except Exception as error:
         raise CheckpointError(
             f"transformers refuses config.json of {name} ({type(error).__name__}: {error})"
         ) from error
+
+
+def _writers() -> set[str]:
+    """Return the names of all classes that write text; a family may have several."""
+    found: set[str] = set()
+    for table in TABLES:
+        names = getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING_NAMES", {})
+        for entry in names.values():
+            found |= {entry} if isinstance(entry, str) else set(entry)
+    return found
 
 
 def check_kind(
@@ -87,11 +97,11 @@ def check_kind(
     """
     _refuse_first(
         config,
-        (kind._is_stateful, "keeps a state that is no cache of keys and values"),
+        (kind._is_stateful, STATE),
         (described.is_encoder_decoder, "has an encoder"),
         (bool(getattr(described, "add_cross_attention", False)), "has cross attention"),
         (not kind._supports_attention_backend, "has attention of its own"),
-        *_of_layers(described),
+        *_of_layers(described.get_text_config(decoder=True)),
     )
 
 
@@ -101,14 +111,20 @@ def check_model(config: ModelConfig, model: PreTrainedModel) -> None:
     Raises:
         CheckpointError: Names the module.
     """
-    base = getattr(model, model.base_model_prefix, None)
-    inputs = inspect.signature(type(base).forward).parameters
+    base, text = getattr(model, model.base_model_prefix, None), model.get_decoder()
+    inputs = {} if base is None else inspect.signature(type(base).forward).parameters
     table, output = model.get_input_embeddings(), model.get_output_embeddings()
+    padded = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
+    changing = ", ".join(_changing(text))
     mixing = next((n for n, m in model.named_modules() if isinstance(m, nn.Conv1d)), "")
     _refuse_first(
         config,
+        (base is None, "has no base model"),
+        (getattr(text, "_is_stateful", False), STATE),
+        (bool(changing), f"rotates by rope_type {changing}, which texts change"),
         (bool(mixing), f"looks at other tokens in {mixing}, which is a convolution"),
         ("position_ids" not in inputs, "takes no positions"),
+        (padded, "counts positions from those of padding"),
         ("inputs_embeds" not in inputs, "takes no embeddings"),
         (not isinstance(table, nn.Embedding), "has no table of embeddings"),
         (type(output) is not nn.Linear, "has no output matrix"),
@@ -123,14 +139,15 @@ def _refuse_first(config: ModelConfig, *reasons: tuple[bool, str]) -> None:
 
 def _of_layers(described: PreTrainedConfig) -> list[tuple[bool, str]]:
     kinds = set(getattr(described, "layer_types", None) or ()) - set(LAYER_TYPES)
-    rope = getattr(described, "rope_parameters", None) or {}
-    nested = [value for value in rope.values() if isinstance(value, Mapping)]
-    types: set[Any] = {entry.get("rope_type") for entry in (nested or [rope])}
-    changing = sorted(str(t) for t in types if t in CHANGING)
-    return [
-        (bool(kinds), f"has layers of kind {', '.join(sorted(map(str, kinds)))}"),
-        (bool(changing), f"rotates by rope_type {', '.join(changing)}, which texts change"),
-    ]
+    return [(bool(kinds), f"has layers of kind {', '.join(sorted(map(str, kinds)))}")]
+
+
+def _changing(model: nn.Module) -> list[str]:
+    """Name the rotations of a model that texts change, as its modules say: a file may call a
+    rotation so that a module does not compute so."""
+    own = [getattr(module, "rope_type", "") for module in model.modules()]
+    types = [t for one in own for t in (one.values() if isinstance(one, Mapping) else [one])]
+    return sorted({t for t in types if t in CHANGING})
 
 
 def check_found(config: ModelConfig, model: PreTrainedModel, run: Run, own: range) -> None:
@@ -139,7 +156,7 @@ def check_found(config: ModelConfig, model: PreTrainedModel, run: Run, own: rang
     Raises:
         CheckpointError: Some did not, or a layer's window is unknown.
     """
-    described = model.config
+    described = model.config.get_text_config(decoder=True)
     count, wanted = len(run.found), len(own)
     if count != wanted:
         raise refusal(config, f"attends through the interface in {count} of {wanted} layers")

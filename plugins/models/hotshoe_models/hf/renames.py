@@ -55,7 +55,7 @@ def rename_weights(ctx: BuildContext, model: PreTrainedModel) -> list[Stacked]:
         sources, targets = transform.source_patterns, transform.target_patterns
         if isinstance(transform, WeightRenaming):
             for source, target in zip(sources, targets, strict=True):
-                ctx.weights.rename(source, target)
+                ctx.weights.rename(_in_scope(transform, source), target)
         elif _stacks_experts(transform):
             found.append(Stacked(targets[0], tuple(sources)))
         else:
@@ -65,6 +65,15 @@ def rename_weights(ctx: BuildContext, model: PreTrainedModel) -> list[Stacked]:
                 f"does not serve; {INSTEAD}"
             )
     return found
+
+
+def _in_scope(transform: WeightTransform, source: str) -> str:
+    """Let the beginning of a name be that of the part of a model whose own table says so."""
+    scope = getattr(transform, "scope_prefix", None)
+    if scope is None or not source.startswith("^"):
+        return source
+    levels = [level for level in (transform.base_model_prefix, scope) if level]
+    return f"(?<=^{''.join(re.escape(f'{level}.') for level in levels)}){source[1:]}"
 
 
 def _stacks_experts(transform: WeightTransform) -> bool:

@@ -52,7 +52,7 @@ def cut(ctx: BuildContext, model: PreTrainedModel, head: str) -> range:
     plan = list(getattr(model.config, "base_model_pp_plan", None) or {})
     lists = [name for name in plan if isinstance(getattr(base, name, None), nn.ModuleList)]
     if ctx.stage.size == 1:
-        return ctx.take_layers(model.config.num_hidden_layers)
+        return ctx.take_layers(model.config.get_text_config(decoder=True).num_hidden_layers)
     if len(lists) != 1:
         raise _cannot(ctx, model, "has no plan of stages")
     layers: nn.ModuleList = getattr(base, lists[0])

@@ -44,3 +44,11 @@ def test_routers_by_name() -> None:
     routers = ["model.layers.0.mlp.gate", "layers.1.block.router.layer", "mlp.shared_expert_gate"]
     assert all(ROUTERS.search(name) for name in routers)
     assert not any(ROUTERS.search(name) for name in ("mlp.gate_proj", "mlp.gate_up_proj"))
+
+
+def test_a_bias_that_files_have_by_another_name(described, context) -> None:
+    """BERT's head calls the bias of its output matrix its own."""
+    ctx = context()
+    build(described("BertLMHeadModel", is_decoder=True), ctx)
+    assert ctx.weights.wants(ctx.weights.known_as("cls.predictions.bias"))
+    assert "cls.predictions.bias" not in ctx.weights.expected

@@ -28,7 +28,10 @@ from hotshoe_models.hf import build
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}},
             "rope_type dynamic, which texts change",
         ),
-        ("BertLMHeadModel", {}, "is not causal"),
+        ("BertLMHeadModel", {}, "BertLMHeadModel: bert.* is not causal"),
+        ("RobertaForCausalLM", {"is_decoder": True}, "positions from those of padding"),
+        ("T5ForConditionalGeneration", {}, "T5ForConditionalGeneration has an encoder"),
+        ("BlipForConditionalGeneration", {}, "has attention of its own"),
         ("PhimoeForCausalLM", {"sliding_window": 8}, "windows that attention is not told of"),
     ],
 )
@@ -59,6 +62,11 @@ def test_stages(kind, values, reason, described, context) -> None:
 def test_more_stages_than_layers(described, context) -> None:
     with pytest.raises(ConfigError, match="pipeline_parallel_size 3 exceeds the model's 2 layers"):
         build(described("HeliumForCausalLM"), context(stage=Axis(0, 3)))
+
+
+def test_classes_that_write_no_text(described, context) -> None:
+    with pytest.raises(CheckpointError, match="no class of the name 'BertModel' that writes text"):
+        build(described("BertModel"), context())
 
 
 def test_code_of_a_checkpoint_is_not_run(context) -> None:
