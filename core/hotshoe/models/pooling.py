@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hotshoe.errors import CheckpointError
 from hotshoe.models.config import ModelConfig, read_json
@@ -80,6 +80,15 @@ def read_pooling(path: Path) -> Pooling | None:
                 "and Normalize, so vectors of this model would be wrong"
             )
     return None if kind is None else Pooling(kind, normalize)
+
+
+def pooling_of_file(config: ModelConfig) -> Pooling | None:
+    """Return how a model that is a file makes vectors, which it says as `pooling`; None for none.
+
+    Such vectors have a length of 1.
+    """
+    kind = config.values.get("pooling") if config.file is not None else None
+    return Pooling(cast(PoolingKind, kind)) if kind in _MODES.values() else None
 
 
 def module_name(module: Mapping[str, Any]) -> str:

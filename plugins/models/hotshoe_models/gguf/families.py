@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hotshoe_models.gguf import dense, gemmas, hybrids, mixtures, older, spaces, uneven
+from hotshoe_models.gguf import dense, encoders, gemmas, hybrids, mixtures, older, spaces, uneven
 from hotshoe_models.gguf.dense import Values, rotation_of
 from hotshoe_models.gguf.family import Family
 from hotshoe_models.gguf.hybrid_names import (
@@ -103,6 +103,7 @@ def config_of(meta: Metadata) -> Values:
         "eos_token_id": meta.ending_ids(),
         "bos_token_id": meta.token_id("bos"),
         **(_attention(meta, family) if family.attends else {}),
+        **encoders.pooling(meta),
         **family.differences(meta),
     }
 
@@ -128,6 +129,7 @@ def _attention(meta: Metadata, family: Family) -> Values:
 
 #: By general.architecture.
 FAMILIES = {
+    **encoders.FAMILIES,
     **older.FAMILIES,
     "apertus": Family(
         "ApertusForCausalLM",

@@ -1,9 +1,9 @@
 """Makes a tokenizer.json and a tokenizer_config.json of a GGUF file's metadata.
 
-Three kinds of vocabulary are read: "gpt2", whose tokens are byte-level and whose merges are listed,
-"llama", a SentencePiece vocabulary with scores, whose merges follow from them, and "gemma4", one
-like it whose merges are listed. How byte-level text is cut
-before it is merged is only named in the file; `cuts` has the rules by that name.
+Five kinds of vocabulary are read: "gpt2", whose tokens are byte-level and whose merges are listed,
+"llama", a SentencePiece vocabulary with scores, whose merges follow from them, "gemma4", one like
+it whose merges are listed, and those of encoders, which `word_pieces` has. How byte-level text is
+cut before it is merged is only named in the file; `cuts` has the rules by that name.
 Source: ggml's gguf.md for the keys.
 """
 
@@ -17,10 +17,14 @@ import msgspec
 from hotshoe.models.model_file import TokenizerParts
 from hotshoe_models.gguf.cuts import CUTS
 from hotshoe_models.gguf.metadata import CONTROL, Metadata
+from hotshoe_models.gguf.word_pieces import SPACE, restored, unigrams, word_pieces
 
 UNKNOWN, USER_DEFINED, BYTE = 2, 4, 6
-SPACE = "▁"
 ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad"}
+ROLES |= {"cls": "cls", "mask": "mask"}
+#: Of encoders: the roles of the tokens around a text, where they are not these.
+OTHERS = {"bos": "cls", "eos": "seperator"}
+WORD_PIECES = "bert"
 #: Longest token whose merges are looked for; longer ones are only ever met as they are.
 MAX_MERGED = 256
 
@@ -38,6 +42,7 @@ def tokenizer_of(meta: Metadata) -> TokenizerParts:
             "tokenizer.ggml.model",
             f"but read are {', '.join(MODELS)}; name another with --tokenizer",
         )
+    tokens = restored(tokens, kinds) if kind == WORD_PIECES else tokens
     file = {"version": "1.0", **MODELS[kind](meta, tokens, kinds)}
     file["added_tokens"] = list(_added(meta, tokens, kinds))
     config: dict[str, Any] = {"chat_template": _templates(meta)}
@@ -140,8 +145,8 @@ def _listed_merges(meta: Metadata, tokens: Sequence[str]) -> list[tuple[str, str
     return merges
 
 
-def _scored(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
-    """Return model and steps of a SentencePiece vocabulary.
+def _scores(meta: Metadata, tokens: Sequence[str]) -> list[float]:
+    """Return the score of each token.
 
     Raises:
         CheckpointError: There is no score for each token.
@@ -151,7 +156,24 @@ def _scored(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict
     fits = isinstance(scores, list) and len(scores) == len(tokens)
     if not fits or not all(type(score) is float and score == score for score in scores):
         raise meta.refuse(key, f"but must be numbers, one for each of {len(tokens)} tokens")
-    return _pieces(meta, tokens, kinds, _scored_merges(tokens, kinds, scores))
+    return list(scores)
+
+
+def _scored(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Return model and steps of a SentencePiece vocabulary."""
+    return _pieces(meta, tokens, kinds, _scored_merges(tokens, kinds, _scores(meta, tokens)))
+
+
+def _words(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Return model and steps of a WordPiece vocabulary."""
+    found = word_pieces(meta, tokens, kinds, _token(meta, tokens, "unknown"))
+    return {**found, "post_processor": _frame(meta, tokens, True, True, fixed=True)}
+
+
+def _unigrams(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Return model and steps of a vocabulary of unigrams."""
+    found = unigrams(meta, tokens, _scores(meta, tokens))
+    return {**found, "post_processor": _frame(meta, tokens, bos=False, eos=True)}
 
 
 def _merged(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
@@ -222,28 +244,38 @@ def _bpe(
     }
 
 
-def _frame(meta: Metadata, tokens: Sequence[str], bos: bool) -> dict[str, Any] | None:
-    """Return what puts the first and the last token around a text."""
-    used = {}
-    for role, default in (("bos", bos), ("eos", False)):
-        token = _token(meta, tokens, role)
-        if token is not None and meta.flag(f"tokenizer.ggml.add_{role}_token", default):
+def _frame(
+    meta: Metadata, tokens: Sequence[str], bos: bool, eos: bool = False, fixed: bool = False
+) -> dict[str, Any] | None:
+    """Return what puts the first and the last token around a text.
+
+    Args:
+        bos, eos: Whether there is such a token where the file does not say.
+        fixed: There is, whatever the file says, and it may have the name that encoders have for it.
+            Of two texts, the second is of another type.
+    """
+    used, ids = {}, {}
+    for role, default in (("bos", bos), ("eos", eos)):
+        named = OTHERS[role] if fixed and meta.token_id(OTHERS[role]) is not None else role
+        token, ids[role] = _token(meta, tokens, named), meta.token_id(named)
+        asked = fixed or meta.flag(f"tokenizer.ggml.add_{role}_token", default)
+        if token is not None and asked:
             used[role] = token
     if not used:
         return None
 
-    def around(kind: str) -> list[dict[str, Any]]:
-        special = {r: {"SpecialToken": {"id": text, "type_id": 0}} for r, text in used.items()}
-        text = {"Sequence": {"id": kind, "type_id": 0}}
-        return [part for part in (special.get("bos"), text, special.get("eos")) if part]
+    def around(kind: str, of_type: int = 0) -> list[dict[str, Any]]:
+        special = {r: {"SpecialToken": {"id": t, "type_id": of_type}} for r, t in used.items()}
+        first = None if of_type else special.get("bos")
+        text = {"Sequence": {"id": kind, "type_id": of_type}}
+        return [part for part in (first, text, special.get("eos")) if part]
 
     return {
         "type": "TemplateProcessing",
         "single": around("A"),
-        "pair": [*around("A"), *around("B")],
+        "pair": [*around("A"), *around("B", int(fixed))],
         "special_tokens": {
-            text: {"id": text, "ids": [meta.token_id(role)], "tokens": [text]}
-            for role, text in used.items()
+            text: {"id": text, "ids": [ids[role]], "tokens": [text]} for role, text in used.items()
         },
     }
 
@@ -264,3 +296,4 @@ def _templates(meta: Metadata) -> list[dict[str, str]]:
 
 
 MODELS = {"gpt2": _bytelevel, "llama": _scored, "gemma4": _merged}
+MODELS |= {WORD_PIECES: _words, "t5": _unigrams}

@@ -4,6 +4,7 @@ from tests.plugins.models.gguf import (
     hybrid_files,
     older_files,
     test_dense,
+    test_encoders,
     test_mixtures,
     test_older,
 )
@@ -17,6 +18,6 @@ def test_every_family_is_tested() -> None:
     assert {variant.family for variant in tested} == set(ARCHS)
     hybrids = {*hybrid_files.ARCHS.values(), *hybrid_files.FURTHER}
     written = {*ARCHS.values(), *test_dense.ALIKE, "qwen3vlmoe", "bailingmoe2", *hybrids}
-    older = {*older_files.ARCHS.values(), *test_older.ALIKE}
+    older = {*older_files.ARCHS.values(), *test_older.ALIKE, *test_encoders.FAMILIES}
     assert {v.family for v in test_older.VARIANTS.values()} == {*older_files.ARCHS}
     assert written | older | {"deci"} == {*FAMILIES, *MIXTURES}

@@ -10,7 +10,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.plugins.models.gguf.conftest import vocabulary, write
-from transformers import GemmaTokenizer
+from transformers import GemmaTokenizer, XLMRobertaTokenizer
 
 from hotshoe.errors import CheckpointError
 from hotshoe.text import Tokenizer
@@ -202,7 +202,7 @@ def test_every_way_of_cutting_can_be_built(make) -> None:
 
 
 WRONG = {
-    "model": ("t5", "tokenizer.ggml.model is 't5'"),
+    "model": ("rwkv", "tokenizer.ggml.model is 'rwkv'"),
     "pre": ("martian", "tokenizer.ggml.pre is 'martian', a way of cutting text"),
     "merges": (["a b c"], "joins no two tokens"),
     "tokens": (["a", "a"] * 140, "must be tokens that differ"),
@@ -237,3 +237,45 @@ def test_the_engine_reads_it(tiny: Path) -> None:
     assert found.encode("ai") == [3] and found.decode([3]) == "ai"
     assert (found.bos_token_id, found.eos_token_id, found.eos_token_ids) == (1, 2, (2,))
     assert found.special_token_ids == {0, 1, 2} and found.vocab_size == 300
+
+
+def words(*texts: str, **values: Any) -> dict[str, Any]:
+    """Return metadata of a WordPiece vocabulary as converters write it."""
+    control = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    plain = [t.removeprefix("##") if t.startswith("##") else f"▁{t}" for t in texts]
+    roles = {"padding": 0, "unknown": 1, "cls": 2, "seperator": 3, "mask": 4}
+    return {
+        f"{PREFIX}model": "bert",
+        f"{PREFIX}tokens": [*control, *plain],
+        f"{PREFIX}token_type": [3] * len(control) + [1] * len(plain),
+        **{f"{PREFIX}{role}_token_id": number for role, number in roles.items()},
+        **{f"{PREFIX}{key}": value for key, value in values.items()},
+    }
+
+
+def test_words_are_cut_into_pieces(make) -> None:
+    made = make(words("red", "panda", "##s", "##ish", "!", "[", "##["), "bert")
+    assert made.texts("Red pandas ![") == ["[CLS]", "red", "panda", "##s", "!", "[", "[SEP]"]
+    assert made.texts("reddish") == ["[CLS]", "[UNK]", "[SEP]"]
+    assert made.backend.encode("red", "redish").type_ids == [0, 0, 0, 1, 1, 1]
+    assert made.parts.config["sep_token"] == "[SEP]" and made.parts.config["mask_token"] == "[MASK]"
+    cased = make(words("red", "Red", add_eos_token=False), "bert")
+    assert cased.texts("Red red RED") == ["[CLS]", "Red", "red", "[UNK]", "[SEP]"]
+
+
+def test_unigrams_are_cut_by_their_scores(make) -> None:
+    scored = {"<s>": 0.0, "<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0, "▁": -3.0, "▁ab": -1.0}
+    scored |= {"a": -2.0, "b": -2.0, "ab": -2.5, "▁a": -1.5}
+    values = {
+        f"{PREFIX}model": "t5",
+        f"{PREFIX}tokens": list(scored),
+        f"{PREFIX}scores": list(scored.values()),
+        f"{PREFIX}token_type": [3, 3, 3, 2, *[1] * 6],
+        f"{PREFIX}add_bos_token": True,
+        **{f"{PREFIX}{role}_token_id": i for role, i in (("bos", 0), ("eos", 2), ("unknown", 3))},
+    }
+    wanted = XLMRobertaTokenizer(vocab=list(scored.items()))
+    for text in ("ab  abab", " a b c", "aab\nba"):
+        assert make(values, "bert").backend.encode(text).ids == wanted(text).input_ids
+    with pytest.raises(CheckpointError, match=r"charsmap is \[300\], but must be a list"):
+        make(values | {f"{PREFIX}precompiled_charsmap": [300]}, "bert")

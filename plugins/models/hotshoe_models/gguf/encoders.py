@@ -1,0 +1,130 @@
+"""What config.json would hold of encoders, and how files say that vectors are made.
+
+Source: see `hybrids`.
+"""
+
+from __future__ import annotations
+
+from hotshoe_models.gguf import dense
+from hotshoe_models.gguf.dense import Values
+from hotshoe_models.gguf.family import Family, Rows
+from hotshoe_models.gguf.hybrids import has
+from hotshoe_models.gguf.metadata import Metadata
+from hotshoe_models.gguf.names import BOTH, GEMMA_NAMES
+
+POOLING = "pooling_type"
+#: By the number in files, of which 0 is none and 4 scores pairs of texts.
+POOLINGS = {1: "mean", 2: "cls", 3: "last"}
+#: Tensors of classes and of matrices behind the pooling.
+HEADS = ("cls", "dense_2", "dense_3")
+
+
+def pooling(meta: Metadata) -> Values:
+    """Return how the model makes one vector of a text; nothing where the file does not say.
+
+    Raises:
+        CheckpointError: It scores pairs of texts, or does something unknown.
+    """
+    number = meta.get(POOLING, 0)
+    if number not in (0, *POOLINGS):
+        raise meta.refuse(f"{meta.arch}.{POOLING}", "but read are 1 (mean), 2 (cls) and 3 (last)")
+    return {"pooling": POOLINGS[number]} if number else {}
+
+
+def _checked(meta: Metadata) -> Values:
+    """Return keys that all have.
+
+    Raises:
+        CheckpointError: The file has matrices behind the pooling.
+    """
+    for head in HEADS:
+        if f"{head}.weight" in meta.tensors:
+            raise meta.refuse("general.architecture", f"which is not read with {head}.weight")
+    return {"sep_token_id": meta.token_id("seperator"), "pad_token_id": meta.token_id("padding")}
+
+
+def bert(meta: Metadata) -> Values:
+    """RoBERTa is called the same; its table of positions has lost the rows that no token has."""
+    types = meta.shape("token_types.weight")[0] if "token_types.weight" in meta.tensors else 1
+    return {**_checked(meta), "type_vocab_size": types}
+
+
+def modern_bert(meta: Metadata) -> Values:
+    return {
+        **_checked(meta),
+        "local_attention": meta.integer("attention.sliding_window"),
+        "global_attn_every_n_layers": meta.integer("attention.sliding_window_pattern", 3),
+        "hidden_activation": meta.text("hidden_activation", meta.text("hidden_act", "gelu")),
+        "global_rope_theta": meta.number("rope.freq_base", 160_000.0),
+        "local_rope_theta": meta.number("rope.freq_base_swa", 10_000.0),
+        "rope_parameters": None,
+        "norm_bias": has(meta, "output_norm.bias"),
+    }
+
+
+def gemma(meta: Metadata) -> Values:
+    """Return keys of EmbeddingGemma."""
+    return {**_checked(meta), **dense.gemma3(meta), "use_bidirectional_attention": True}
+
+
+_EMBEDDINGS = "embeddings."
+OUTER = {
+    "token_embd": f"{_EMBEDDINGS}word_embeddings",
+    "position_embd": f"{_EMBEDDINGS}position_embeddings",
+    "token_types": f"{_EMBEDDINGS}token_type_embeddings",
+    "token_embd_norm": f"{_EMBEDDINGS}LayerNorm",
+}
+_SELF = "attention.self."
+NAMES = {
+    "attn_qkv": f"{_SELF}query{BOTH}key{BOTH}value",
+    "attn_q": f"{_SELF}query",
+    "attn_k": f"{_SELF}key",
+    "attn_v": f"{_SELF}value",
+    "attn_output": "attention.output.dense",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+}
+NOMIC_OUTER = {**OUTER, "token_embd_norm": "emb_ln"}
+NOMIC_NAMES = {
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.out_proj",
+    "attn_output_norm": "norm1",
+    "ffn_gate": "mlp.fc12",
+    "ffn_up": "mlp.fc11",
+    "ffn_down": "mlp.fc2",
+    "layer_output_norm": "norm2",
+}
+MODERN_OUTER = {
+    "token_embd": f"{_EMBEDDINGS}tok_embeddings",
+    "token_embd_norm": f"{_EMBEDDINGS}norm",
+    "output_norm": "final_norm",
+}
+MODERN_NAMES = {
+    "attn_norm": "attn_norm",
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.Wo",
+    "ffn_norm": "mlp_norm",
+    "ffn_up": "mlp.Wi",
+    "ffn_down": "mlp.Wo",
+}
+
+
+def sizes(meta: Metadata) -> list[Rows]:
+    """Return the rows of each layer's q, k and v."""
+    hidden = meta.integer("embedding_length")
+    return [(hidden, hidden, hidden)] * meta.integer("block_count")
+
+
+FAMILIES = {
+    "bert": Family("BertModel", bert, NAMES, outer=OUTER, layer="encoder.layer.{}.", parted=sizes),
+    "eurobert": Family("EuroBertModel", _checked),
+    "gemma-embedding": Family("Gemma3TextModel", gemma, GEMMA_NAMES, norm_offset=1.0),
+    "modern-bert": Family(
+        "ModernBertModel", modern_bert, MODERN_NAMES, outer=MODERN_OUTER, layer="layers.{}."
+    ),
+    "nomic-bert": Family(
+        "NomicBertModel", bert, NOMIC_NAMES, outer=NOMIC_OUTER, layer="encoder.layers.{}."
+    ),
+}

@@ -1,0 +1,125 @@
+"""Encoders' files, written by another package, give the vectors of the original checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tests.plugins.models.gguf.conftest import tiny_model, vocabulary, write
+from tests.plugins.models.gguf.hybrid_files import common
+from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, save
+
+from hotshoe import LLM, TokensPrompt
+from hotshoe.errors import CheckpointError
+
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GEMMA = {"use_bidirectional_attention": True, "sliding_window": 8, "head_dim": 32}
+GEMMA |= {"num_key_value_heads": 1, "query_pre_attn_scalar": 20, "num_hidden_layers": 3, **IDS}
+GEMMA |= {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+MODERN = {"num_hidden_layers": 3, "local_attention": 8, **IDS}
+MODERN |= {"cls_token_id": 1, "sep_token_id": 2}
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
+#: By the name in files: the family in transformers, and its values.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", {}),
+    "eurobert": ("EuroBert", IDS),
+    "gemma-embedding": ("Gemma3Text", GEMMA),
+    "modern-bert": ("ModernBert", MODERN),
+    "nomic-bert": ("NomicBert", {"head_dim": 16, **ROPE}),
+}
+NUMBERS = {"mean": 1, "cls": 2, "last": 3}
+#: What published checkpoints of Nomic call parts, by transformers' words.
+NOMIC = {
+    "layers.": "encoder.layers.",
+    "embeddings.LayerNorm": "emb_ln",
+    "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2",
+    "mlp.gate_proj": "mlp.fc12",
+    "mlp.up_proj": "mlp.fc11",
+    "mlp.down_proj": "mlp.fc2",
+    "self_attn.o_proj": "attn.out_proj",
+}
+
+
+def keys_of(arch: str, config: Any, pooling: str) -> dict[str, Any]:
+    rms = hasattr(config, "rms_norm_eps")
+    eps = getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 0.0))
+    found = common(config) | {"pooling_type": NUMBERS[pooling], "attention.causal": False}
+    if not rms:
+        found.pop("attention.layer_norm_rms_epsilon", None)
+        found["attention.layer_norm_epsilon"] = float(eps)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "full_attention" in rope:
+        found["rope.freq_base"] = float(rope["full_attention"]["rope_theta"])
+        found["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
+    if arch == "modern-bert":
+        found["attention.sliding_window"] = config.local_attention
+    if arch == "gemma-embedding":
+        kinds = [kind == "sliding_attention" for kind in config.layer_types]
+        found["attention.sliding_window"] = GEMMA["sliding_window"]  # as published
+        found["attention.sliding_window_pattern"] = kinds
+        found["attention.scale"] = config.query_pre_attn_scalar**-0.5
+    return {f"{arch}.{key}": value for key, value in found.items() if value != 0}
+
+
+def tensors_of(arch: str, model: Any) -> dict[str, np.ndarray]:
+    config, found = model.config, {}
+    known = gguf.MODEL_ARCH[arch.replace("-", "_").upper()]
+    names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
+    state = {name: t.float().numpy() for name, t in model.state_dict().items()}
+    for name, tensor in state.items():
+        joined = arch == "nomic-bert" and ("k_proj" in name or "v_proj" in name)
+        if "pooler" in name or joined:
+            continue
+        if arch == "gemma-embedding" and name.endswith("norm.weight"):
+            tensor = tensor + 1
+        if arch == "nomic-bert":
+            if "q_proj" in name:
+                tensor = np.concatenate([state[name.replace("q_proj", f"{p}_proj")] for p in "qkv"])
+                name = name.replace("self_attn.q_proj", "attn.Wqkv")
+            for theirs, published in NOMIC.items():
+                name = name.replace(theirs, published)
+        tried = (
+            names.get_name(n, try_suffixes=(".weight", ".bias")) for n in (name, f"model.{name}")
+        )
+        found[next(filter(None, tried))] = np.ascontiguousarray(tensor)
+    return found
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_vectors_of_the_checkpoint(arch: str, tmp_path: Path) -> None:
+    family, values = FAMILIES[arch]
+    model = save(tmp_path / "original", family, **values)
+    pooling = "cls" if arch == "modern-bert" else "mean"
+    keys = keys_of(arch, model.config, pooling) | vocabulary(128)
+    path = write(tmp_path / "m.gguf", arch, keys, tensors_of(arch, model))
+    with LLM(str(path), **OPTIONS) as llm:
+        found = llm.embed([TokensPrompt(p) for p in PROMPTS[:2]])
+    for prompt, output in zip(PROMPTS, found, strict=False):
+        with torch.inference_mode():
+            hidden = model(torch.tensor([prompt])).last_hidden_state[0]
+        wanted = hidden[0] if pooling == "cls" else hidden.mean(0)
+        close(output.embedding, wanted / wanted.norm(), 2e-5)
+
+
+def test_decoders_may_say_how_vectors_are_made(tmp_path: Path) -> None:
+    values, tensors = tiny_model()
+    path = write(tmp_path / "m.gguf", "llama", values | {"llama.pooling_type": 3}, tensors)
+    with LLM(str(path), max_model_len=64, kv_cache_memory_bytes=2**22, **OPTIONS) as llm:
+        [output] = llm.embed(TokensPrompt([5, 9, 3]))
+    assert abs(np.linalg.norm(output.embedding) - 1) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("number", "head", "said"),
+    [(4, "", "pooling_type is 4, but read are 1"), (1, "cls", "not read with cls.weight")],
+)
+def test_scores_of_pairs_are_refused(tmp_path: Path, number: int, head: str, said: str) -> None:
+    values, tensors = tiny_model()
+    keys = {key.replace("llama.", "bert."): value for key, value in values.items()}
+    tensors |= {f"{head}.weight": tensors["output_norm.weight"]} if head else {}
+    path = write(tmp_path / "m.gguf", "bert", keys | {"bert.pooling_type": number}, tensors)
+    with pytest.raises(CheckpointError, match=said):
+        LLM(str(path), **OPTIONS)
