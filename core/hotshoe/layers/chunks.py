@@ -52,8 +52,11 @@ def prepare_chunks(
     if host is None:
         assert shape.max_query_len == 1, "a recorded step computes one token of each request"
     total = shape.num_reqs if host is None else len(host[0])
-    request = torch.repeat_interleave(counts, output_size=total)
     places = torch.arange(total, dtype=torch.int32, device=ends.device)
+    if total == shape.num_reqs and shape.max_query_len == 1:
+        request = places.long()  # a shape that follows from numbers is no part of a recording
+    else:
+        request = torch.repeat_interleave(counts, output_size=total)
     before = (counts.cumsum(0) - counts)[request]
     begin = (first[request] + places - before) * chunk
     lengths = (ends[request] - begin).clamp(max=chunk)

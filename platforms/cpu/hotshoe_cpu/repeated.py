@@ -42,13 +42,13 @@ CHANGES = _of(
     "mul_ relu_ scatter_ sigmoid_ square_ sub_ tanh_",
 ) | {torch.tanh_}
 _BOTH = (
-    "add addcmul amax bmm clamp clamp_min clone cos diff div exp gather index_select log matmul "
-    "mean min minimum mul neg pow relu remainder roll rsqrt sigmoid sin softmax sort sqrt square "
-    "sub sum tanh topk where"
+    "abs add addcmul amax bmm clamp clamp_min clone cos cumsum diff div exp gather index_select "
+    "log matmul mean min minimum mul neg pow relu remainder roll rsqrt sigmoid sign sin softmax "
+    "sort sqrt square sub sum tanh topk where"
 )
 _OF_TENSORS = (
-    "__and__ __eq__ __floordiv__ __invert__ __rdiv__ __rpow__ flip ge gt le lt masked_fill "
-    "new_full new_zeros repeat repeat_interleave scatter"
+    "__and__ __eq__ __floordiv__ __invert__ __mod__ __rdiv__ __rpow__ __xor__ all flip ge gt le "
+    "lt masked_fill ne new_full new_zeros repeat repeat_interleave scatter"
 )
 _OF_TORCH = (
     "arange baddbmm cat einsum expm1 full full_like ones ones_like searchsorted stack zeros "

@@ -237,6 +237,37 @@ LATENT = {
     "moe_intermediate_size": 48,
     "num_key_value_heads": 4,
 }
+CHUNKS = {
+    "attention_chunk_size": 32,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "no_rope_layers": [1, 0, 1],
+    "attn_temperature_tuning": True,
+    "floor_scale": 8,
+}
+N_GRAMS = {
+    **DELTA,
+    "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 24,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "hc_count": 2,
+    "hc_lowrank": 12,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 16,
+    "indexer_compress_ratio": 8,
+    "ple_layer_ids": [1, 3],
+    "ple_embed_dim": 48,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "split_ngram_parts": 2,
+    "eos_token_id": 7,
+}
 ALL_STATES = {"state_cache_mode": "all"}
 MODELS = {
     "qwen3": ("Qwen3ForCausalLM", {}, {}),
@@ -248,6 +279,8 @@ MODELS = {
     "granite-hybrid": ("GraniteMoeHybridForCausalLM", SPACE, {"state_cache_mode": "none"}),
     "mamba": ("MambaForCausalLM", SCAN, ALL_STATES),
     "deepseek-v3": ("DeepseekV3ForCausalLM", LATENT, {}),
+    "llama4": ("Llama4ForCausalLM", CHUNKS, {}),
+    "qwen4": ("Qwen4ExpForCausalLM", N_GRAMS, {"block_size": 8}),
 }
 
 

@@ -2558,7 +2558,7 @@ VARIANTS += [
 INKLING = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 12,
+    "head_dim": 24,
     "swa_num_attention_heads": 4,
     "swa_num_key_value_heads": 4,
     "swa_head_dim": 16,
