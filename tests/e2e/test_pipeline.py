@@ -19,7 +19,12 @@ pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two pro
 
 #: Of a killed stage: until the engine has said so and nothing runs.
 END_S = 5.0
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False, "prompt_lookup_max": 2}
+DRAFTS = {
+    "method": "ngram_device",
+    "num_speculative_tokens": 3,
+    "adaptive": False,
+    "prompt_lookup_max": 2,
+}
 TIED = {"tie_word_embeddings": True, "num_hidden_layers": 3}
 
 

@@ -96,8 +96,22 @@ def test_answers_are_those_without_drafts(
             assert stats.num_preemptions > 0
 
 
+@pytest.mark.parametrize("name", ["chunked", "overlapped"])
+def test_drafts_of_the_device_are_those_of_the_host(
+    open_llm: Callable[..., LLM], expected: list[CompletionOutput], name: str
+) -> None:
+    counts = []
+    for method in ("ngram", "ngram_device"):
+        with open_llm(speculative_config={**NGRAM, "method": method}, **SETTINGS[name]) as llm:
+            check(answers(llm), expected)
+            stats = llm.stats()
+            counts.append((stats.num_draft_tokens, stats.num_accepted_tokens))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("method", ["ngram", "ngram_device"])
 def test_answers_of_recorded_steps_are_those_without_drafts(
-    open_llm: Callable[..., LLM], expected: list[CompletionOutput], monkeypatch
+    open_llm: Callable[..., LLM], expected: list[CompletionOutput], monkeypatch, method: str
 ) -> None:
     """By the reference, which runs what others record: decode steps have several sizes then, and
     steps that verify drafts are among them."""
@@ -112,7 +126,8 @@ def test_answers_of_recorded_steps_are_those_without_drafts(
     every = (GraphSpec(4, pieces=True), "")
     monkeypatch.setattr("hotshoe.runner.worker.recordable", lambda *_: every)
     options = {"max_num_seqs": 4, "kernel": {"graph": "reference"}}
-    with open_llm(speculative_config=NGRAM, async_scheduling=True, **options) as llm:
+    drafting = {**NGRAM, "method": method}
+    with open_llm(speculative_config=drafting, async_scheduling=True, **options) as llm:
         check(answers(llm), expected)
         assert llm.stats().num_accepted_tokens > 0
     assert {8, 16, 20} & set(sizes), "more tokens than requests"

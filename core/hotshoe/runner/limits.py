@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from hotshoe.sampling.stages import Planner
 from hotshoe.slots import GraphOp, RestingGraphOp, SampleOp, TransferOp
 from hotshoe.types.trees import DraftTree
+
+#: `hotshoe.speculation.DeviceProposer.search`.
+Search: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,18 @@ class RunnerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The chosen candidates that the runner itself calls, and the logits processors."""
+    """The chosen candidates that the runner itself calls, and what plugins add to it.
+
+    Attributes:
+        processors: Of logits.
+        search: Finds drafts on the device; None where nobody does.
+    """
 
     sample: SampleOp
     transfer: TransferOp
     graph: GraphOp
     processors: Sequence[Planner] = ()
+    search: Search | None = None
 
     def rest(self) -> GraphOp | None:
         """Return the operation that records again behind a sleep, with no memory; None for none."""

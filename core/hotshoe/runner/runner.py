@@ -26,6 +26,7 @@ from hotshoe.runner.graphs import Pieces, Recordings, graph_sizes
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.levels import ahead_of
 from hotshoe.runner.limits import Operations, RunnerLimits
+from hotshoe.runner.look_ups import LookUps
 from hotshoe.runner.padding import padding_inputs
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.pooling import PooledRows, PoolingRows
@@ -107,6 +108,8 @@ class Runner:
         # Rows that give embeddings, or of which more is looked at than the states that sample.
         self._special: set[int] = set()
         self._ahead: Ahead | None = None
+        self._leads = self._is_last and (self._peers.tp is None or self._peers.tp.rank == 0)
+        self._look_ups = LookUps(ops.search, self._tokens) if ops.search and self._leads else None
         own = (self._flat_tokens, self._blocks.unbind(), self._padding_slots, tuple(views))
         self._tables = Tables(*own, limits.block_size, limits.max_model_len)
         self._forward = Forward(model, self._tables, self._peers, self._adapters, self._pieces)
@@ -137,10 +140,11 @@ class Runner:
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         if self._ahead is not None:
             self._ahead.begin(plan)
+        if self._look_ups is not None:
+            self._look_ups.begin(plan)
         step = self._run(plan.step_id, self._rows.advance(plan))
         if plan.draft_rows:
-            chains = zip(plan.draft_rows, plan.drafts, strict=True)
-            step.drafts = branching(plan) if plan.parents else dict(chains)
+            step.drafts = branching(plan)
         return step
 
     @torch.inference_mode()
@@ -160,6 +164,8 @@ class Runner:
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._ahead is not None:
             self._ahead.warm_up()
+        if self._look_ups is not None:
+            self._look_ups.warm_up()
         if self._is_last and GENERATE in self._model.tasks:
             logits = self._forward.logits(hidden[-max(self._limits.max_samples, MAX_POSITIONS) :])
             self._sampler.warm_up(logits[:1])
@@ -193,10 +199,9 @@ class Runner:
         changes = Changes.NOTHING if adapters is None else adapters.begin(inputs)
         if self._special and not self._special.isdisjoint(inputs.rows.tolist()):
             spans = prompt_spans(inputs, self._prompt_widths, self._rows.num_prompt)
-            pooling = self._pooling.among(inputs)
-            given = self._given.among(inputs)
-            if spans or pooling or given:
-                return self._run_special(step_id, inputs, spans, pooling, given)
+            special = spans, self._pooling.among(inputs), self._given.among(inputs)
+            if any(special):
+                return self._run_special(step_id, inputs, *special)
         count = inputs.num_tokens
         padded, replay = self._recorded(inputs, changes)
         staged, in_place = self._stage(padded)
@@ -212,8 +217,9 @@ class Runner:
                 logits = self._forward.logits(hidden)
         if not self._is_last:
             return self._pass_on(step_id, logits[:count])
-        end = self._sample(inputs, logits, staged) if sampled is None else (sampled, None)
-        return self._end(step_id, *end)
+        if sampled is None:
+            return self._end(step_id, *self._sample(inputs, logits, staged))
+        return self._end(step_id, sampled, self._looked_up(inputs, sampled.tokens))
 
     def _pass_on(self, step_id: int, hidden: Tensor) -> RunningStep:
         """End a step that another stage goes on with."""
@@ -347,17 +353,17 @@ class Runner:
         places = staged.sampled_index[: len(inputs.sample_rows)]
         if len(inputs.sample_rows) == 0:
             return None, None if ahead is None else ahead(inputs, index, None, places)
-        group, sampled = self._peers.tp, None
-        if group is None or group.rank == 0:
+        sampled, tokens = None, torch.empty_like(places)
+        if self._leads:
             sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
             tokens = sampled.tokens
-        else:
-            tokens = torch.empty(len(inputs.sample_rows), dtype=torch.int64, device=logits.device)
         if ahead is None:
-            self._put(places, tokens)
-            return sampled, None
+            return sampled, self._looked_up(inputs, self._put(places, tokens))
         verified = self._flat_tokens[places]
         return sampled, ahead(inputs, index, verified, self._put(places, tokens))
+
+    def _looked_up(self, inputs: StepInputs, tokens: Tensor) -> MadeDrafts | None:
+        return None if self._look_ups is None else self._look_ups(inputs, tokens)
 
     def _put(self, places: Tensor, tokens: Tensor) -> Tensor:
         """Write the first rank's tokens into the table, and return them as they stand there."""

@@ -39,7 +39,7 @@ from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
 from hotshoe.runner.graphs import token_sizes
 from hotshoe.runner.heads import head_of, load_beside, on_device, wanted_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
-from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
+from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, Search, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.recording import decode_sizes
 from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_steps, rehearse
@@ -123,8 +123,8 @@ class TorchWorker:
         self._rested: GraphOp | None = None
         self._graph: GraphSpec | None = None
         self._checks = ResultChecks(selector, config.check_candidates)
-        #: From the width of the logits and their device to stages of plugins, if there are any.
-        self.make_processors: MakeProcessors = no_processors
+        self.make_processors: MakeProcessors = no_processors  # of logits, by plugins
+        self.search: Search | None = None  # for drafts, on the device, by a plugin
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
@@ -283,7 +283,7 @@ class TorchWorker:
         nothing = GraphSpec(self._config.max_num_seqs)
         graph = choose("graph", self._graph) if self._graph else Graph(nothing, facts)
         processors = self.make_processors(vocab_size, torch.device(facts.device))
-        return Operations(sample, transfer, self._rested or graph, processors)
+        return Operations(sample, transfer, self._rested or graph, processors, self.search)
 
     def _measure(self, ctx: BuildContext) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""

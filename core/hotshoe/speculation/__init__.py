@@ -3,6 +3,11 @@
 Called by the engine core. Knows no method: these come through hook `hotshoe_proposers`.
 """
 
-from hotshoe.speculation.proposer import Follower, LearningFollower, Proposer
+from hotshoe.speculation.proposer import (
+    DeviceProposer,
+    Follower,
+    LearningFollower,
+    Proposer,
+)
 
-__all__ = ["Follower", "LearningFollower", "Proposer"]
+__all__ = ["DeviceProposer", "Follower", "LearningFollower", "Proposer"]

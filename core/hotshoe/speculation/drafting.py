@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hotshoe.config import MTP, EngineConfig
 from hotshoe.errors import ConfigError
@@ -20,10 +20,22 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.scheduler import Request
 from hotshoe.speculation.budget import Acceptance, Budget
-from hotshoe.speculation.proposer import Drafter, Follower, LearningFollower, Proposer, Wanted
+from hotshoe.speculation.proposer import (
+    DeviceProposer,
+    Drafter,
+    Follower,
+    LearningFollower,
+    Proposer,
+    Wanted,
+)
 from hotshoe.speculation.trees import TreeHeads
 from hotshoe.types import StepPlan, TokenOutput
 from hotshoe.types.trees import TREE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hotshoe.runner.limits import Search
 
 HOOK = "hotshoe_proposers"
 #: Of methods whose head lies in a directory of its own.
@@ -245,7 +257,7 @@ def open_drafting(
         return None
     method, limit = given["method"], config.num_speculative_tokens
     budget = Budget(limit) if given.get("adaptive", True) else None
-    options = {name: value for name, value in given.items() if name not in EVERY_METHOD}
+    options = own_options(given)
     methods = plugins.mapping(HEADS)
     if method == MTP or method in methods:
         check_head(config, options, ("model", TREE))
@@ -265,8 +277,44 @@ def open_drafting(
         return blaming_plugin(plugins, HOOK, method)
 
     with blaming():
-        drafter = Followers(resolve_lazy(reference)(options))
+        proposer = resolve_lazy(reference)(options)
+        drafter = Heads() if isinstance(proposer, DeviceProposer) else Followers(proposer)
     return Drafting(drafter, limit, blaming, budget, config.max_num_seqs)
+
+
+def device_search(config: EngineConfig, plugins: PluginManager) -> Search | None:
+    """Return what finds drafts behind each step on the device; None where nothing does.
+
+    Raises:
+        PluginError: The proposer is defective.
+        ConfigError: It refuses an option.
+    """
+    given = config.speculative_config or {}
+    method = given.get("method", "")
+    reference = plugins.mapping(HOOK).get(method)
+    if reference is None:
+        return None
+    guard = blaming_plugin(plugins, HOOK, method)
+    with guard:
+        kind = resolve_lazy(reference)
+        if not callable(getattr(kind, "search", None)):
+            return None
+        search = kind(own_options(given)).search
+
+    def checked(tokens: Tensor, lengths: Tensor, limit: int) -> Tensor:
+        found: Tensor = search(tokens, lengths, limit)
+        shape, wanted = tuple(found.shape), (len(tokens), limit)
+        if shape != wanted or found.is_floating_point():
+            raise TypeError(f"search() returned {found.dtype} {shape}, not whole numbers {wanted}")
+        return found
+
+    guarded: Search = guard(checked)
+    return guarded
+
+
+def own_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a method alone, of `speculative_config`."""
+    return {name: value for name, value in given.items() if name not in EVERY_METHOD}
 
 
 def lies_apart(options: Mapping[str, Any], heads: Mapping[str, str]) -> bool:

@@ -1,12 +1,16 @@
-"""The interface of a proposer: how a sequence may go on, guessed on the host between two steps."""
+"""The interfaces of proposers: how a sequence may go on, guessed on the host between two steps, or
+on the device behind a step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hotshoe.scheduler import Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Follower(Protocol):
@@ -56,6 +60,32 @@ class Proposer(Protocol):
 
     def follow(self) -> Follower:
         """Start a sequence."""
+        ...
+
+
+@runtime_checkable
+class DeviceProposer(Protocol):
+    """What hook `hotshoe_proposers` may name instead: a class, made once for each worker."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """See `Proposer`."""
+        ...
+
+    def search(self, tokens: Tensor, lengths: Tensor, limit: int) -> Tensor:
+        """Return tokens that may come next in each of several sequences, in order.
+
+        Called behind a step, and again in the start, when memory is measured. It must not wait for
+        the device.
+
+        Args:
+            tokens: [n, width] int32, all known tokens of each, prompt first; behind them anything.
+                They are only read.
+            lengths: [n] int64, how many are known, 1 to width.
+            limit: Most tokens to return.
+
+        Returns:
+            [n, limit] int32, token ids of the model; -1 where there is no guess, and behind that.
+        """
         ...
 
 

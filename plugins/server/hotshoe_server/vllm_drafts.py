@@ -37,10 +37,8 @@ METHODS: Mapping[str, str] = {
         "mtp",
     ),
     "gemma4_mtp": "gemma4_assistant",
-    "ngram_gpu": "ngram",
+    "ngram_gpu": "ngram_device",
 }
-#: Those that run elsewhere, and where.
-MOVED: Mapping[str, str] = {"ngram_gpu": "n-grams are looked up on the host"}
 _SIZE = "a head is divided as the model is, and a draft model is whole"
 _PAY = "drafts are made where they pay"
 #: Entries without effect, and why.
@@ -96,13 +94,13 @@ def meant(value: str, say: Callable[[str], None]) -> str:
 
     Args:
         value: A JSON object, or one word.
-        say: Told of every entry that has no effect here, and of a method that is chosen
-            or runs elsewhere, in a line.
+        say: Told of every entry that has no effect here, and of a method that is chosen, in a
+            line.
     """
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
-        return _method(value, say)
+        return _method(value)
     if not isinstance(found, dict):
         return value
     kept: dict[str, object] = {}
@@ -125,7 +123,7 @@ def meant(value: str, say: Callable[[str], None]) -> str:
     elif isinstance(model, str) and kept["method"] == "mtp" and "-assistant" in model.lower():
         kept["method"] = "gemma4_mtp"
     if isinstance(method := kept.get("method"), str):
-        kept["method"] = _method(method, say)
+        kept["method"] = _method(method)
     return json.dumps(kept)
 
 
@@ -168,8 +166,6 @@ def _cached(requests: object, say: Callable[[str], None]) -> dict[str, object]:
     return {}
 
 
-def _method(name: str, say: Callable[[str], None]) -> str:
+def _method(name: str) -> str:
     """Return a method by its name here."""
-    if name in MOVED:
-        say(f"--speculative-config: method {name} of vLLM is {METHODS[name]} here: {MOVED[name]}")
     return METHODS.get(name, "mtp" if name.endswith("_mtp") else name)

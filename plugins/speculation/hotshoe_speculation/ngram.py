@@ -22,6 +22,24 @@ DEFAULT_MAX = 4
 DEFAULT_MIN = 1
 
 
+def lengths_of(method: str, options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the tokens of the shortest and the longest end that is looked up.
+
+    Raises:
+        ConfigError: An option is unknown or out of range.
+    """
+    check_names(method, options, ("prompt_lookup_max", "prompt_lookup_min"))
+    longest = whole_number(options, "prompt_lookup_max", DEFAULT_MAX, 1, MAX_LENGTH)
+    default = min(DEFAULT_MIN, longest)
+    shortest = whole_number(options, "prompt_lookup_min", default, 1, MAX_LENGTH)
+    if shortest > longest:
+        raise ConfigError(
+            f"speculative_config: prompt_lookup_min ({shortest}) exceeds "
+            f"prompt_lookup_max ({longest})"
+        )
+    return shortest, longest
+
+
 class NgramProposer:
     """See `hotshoe.speculation.Proposer`.
 
@@ -34,16 +52,7 @@ class NgramProposer:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        check_names("ngram", options, ("prompt_lookup_max", "prompt_lookup_min"))
-        longest = whole_number(options, "prompt_lookup_max", DEFAULT_MAX, 1, MAX_LENGTH)
-        default = min(DEFAULT_MIN, longest)
-        shortest = whole_number(options, "prompt_lookup_min", default, 1, MAX_LENGTH)
-        self._lengths = (shortest, longest)
-        if shortest > longest:
-            raise ConfigError(
-                f"speculative_config: prompt_lookup_min ({shortest}) exceeds "
-                f"prompt_lookup_max ({longest})"
-            )
+        self._lengths = lengths_of("ngram", options)
 
     def follow(self) -> NgramFollower:
         """Start a sequence."""

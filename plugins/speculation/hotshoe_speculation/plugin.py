@@ -9,6 +9,7 @@ HOTSHOE_HOOK_API = 2
 METHODS = {
     "auto": "hotshoe_speculation.suffix:SuffixProposer",
     "ngram": "hotshoe_speculation.ngram:NgramProposer",
+    "ngram_device": "hotshoe_speculation.ngram_device:DeviceNgramProposer",
     "suffix": "hotshoe_speculation.suffix:SuffixProposer",
 }
 

@@ -12,7 +12,7 @@ from hotshoe.layers import Changes, ForwardBatch, ViewPlan
 from hotshoe.models.base import DraftHead
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
-from hotshoe.runner.limits import Operations, RunnerLimits
+from hotshoe.runner.limits import Operations, RunnerLimits, Search
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.runner import Runner
 from hotshoe.slots import (
@@ -20,6 +20,7 @@ from hotshoe.slots import (
     CacheView,
     CommunicatorOp,
     GraphSpec,
+    SampleOp,
     SampleSpec,
     TransferSpec,
     whole_step,
@@ -72,6 +73,8 @@ def make_runner(
     pieces: tuple[int, ...] = (),
     communicator: CommunicatorOp | None = None,
     head: DraftHead | None = None,
+    search: Search | None = None,
+    sample: SampleOp | None = None,
 ) -> Runner:
     limits = RunnerLimits(
         ROWS,
@@ -85,9 +88,10 @@ def make_runner(
         eos_token_ids=(7,),
     )
     ops = Operations(
-        build(SampleSpec(VOCAB), FACTS),
+        sample or build(SampleSpec(VOCAB), FACTS),
         Transfer(TransferSpec(2), FACTS),
         Graph(GraphSpec(ROWS), FACTS),
+        search=search,
     )
     plans, peers = [ViewPlan(0, whole_step)], Peers(tp=communicator)
     runner = Runner(model, ops, "cpu", limits, plans, peers)
@@ -307,6 +311,8 @@ def test_ranks_record_the_same_steps(monkeypatch) -> None:
     """One that is slow is so for all; one that is not goes by the others."""
 
     class Group:
+        rank = 0
+
         def __init__(self, others: list[float]) -> None:
             self.others = iter(others)
 

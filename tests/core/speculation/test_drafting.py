@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.core.engine_core import EngineCore
@@ -12,6 +13,7 @@ from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import ConfigError, EngineDeadError, PluginError
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint
+from hotshoe.speculation.drafting import device_search
 from hotshoe.types import SamplingParams, TokenOutput
 
 CONFIG = {"method": "counting", "num_speculative_tokens": 3, "adaptive": False}
@@ -52,6 +54,19 @@ class Right(Counting):
         return list(range(token_ids[-1] + 1, token_ids[-1] + 1 + limit))
 
 
+class Searching:
+    """Guesses on the device: the last token and one more, or what options say."""
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        self.answer = options.get("answer")
+
+    def search(self, tokens: torch.Tensor, lengths: torch.Tensor, limit: int) -> torch.Tensor:
+        if isinstance(self.answer, str):
+            raise RuntimeError(self.answer)
+        last = tokens.gather(1, lengths[:, None] - 1)
+        return last + torch.arange(1, limit + 1) if self.answer is None else torch.ones(self.answer)
+
+
 class Proposers:
     """The plugin of them all."""
 
@@ -59,7 +74,8 @@ class Proposers:
 
     @hookimpl
     def hotshoe_proposers(self) -> dict[str, object]:
-        return {"counting": Counting, "learning": Learning, "right": Right, "wrong": Wrong}
+        proposers = {"counting": Counting, "learning": Learning, "right": Right, "wrong": Wrong}
+        return {**proposers, "searching": Searching}
 
 
 @pytest.fixture
@@ -234,3 +250,39 @@ def test_bad_settings_are_refused_at_start(model_dir: Path, proposing: PluginMan
 def test_without_any_proposer_the_message_says_where_they_are(model_dir: Path, plugins) -> None:
     with pytest.raises(PluginError, match="none installed; hotshoe-speculation has the usual ones"):
         core(model_dir, plugins)
+
+
+def searched(plugins: PluginManager, **options: object) -> torch.Tensor | None:
+    given = {"method": "searching", "num_speculative_tokens": 2, **options}
+    search = device_search(EngineConfig("m", speculative_config=given), plugins)
+    return None if search is None else search(torch.tensor([[5, 7]]), torch.tensor([1]), 2)
+
+
+def test_a_search_on_the_device_is_the_proposers(proposing: PluginManager) -> None:
+    found = searched(proposing, adaptive=False)
+    assert found is not None and found.tolist() == [[6, 7]]
+    assert searched(proposing, method="right") is None
+    assert device_search(EngineConfig("m"), proposing) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("it broke", "RuntimeError: it broke"),
+        ((1, 3), r"search\(\) returned torch.float32 \(1, 3\), not whole numbers \(1, 2\)"),
+    ],
+)
+def test_a_search_that_misbehaves_is_named(
+    proposing: PluginManager, answer: object, message: str
+) -> None:
+    with pytest.raises(
+        PluginError, match=f"plugin proposers .*is defective: searching: .*{message}"
+    ):
+        searched(proposing, answer=answer)
+
+
+def test_a_platform_with_a_worker_of_its_own_refuses_it(
+    model_dir: Path, proposing: PluginManager
+) -> None:
+    with pytest.raises(ConfigError, match="platform null has a worker of its own, which looks up"):
+        core(model_dir, proposing, speculative_config={**CONFIG, "method": "searching"})

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import torch
+
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
@@ -13,7 +15,9 @@ def test_loads_as_a_plugin_and_every_method_starts_a_sequence():
     manager = PluginManager([EntryPoint("s", "hotshoe-speculation", "0", lambda: plugin)])
     assert manager.records[0].error is None
     offered = manager.mapping("hotshoe_proposers")
-    assert set(offered) == {"auto", "ngram", "suffix"}
+    assert set(offered) == {"auto", "ngram", "ngram_device", "suffix"}
+    on_device = resolve_lazy(offered.pop("ngram_device"))({})
+    assert on_device.search(torch.tensor([[5]]), torch.tensor([1]), 3).tolist() == [[-1] * 3]
     for target in offered.values():
         assert resolve_lazy(target)({}).follow().propose([5], 3) == []
 

@@ -31,6 +31,7 @@ from hotshoe.plugins import HOOK_API, PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import Rendezvous, Selector, all_slots
+from hotshoe.speculation.drafting import device_search
 from hotshoe.suggest import did_you_mean
 from hotshoe.text.late import find_late
 from hotshoe.types import Pooling
@@ -102,6 +103,11 @@ class EngineSetup:
                 f"logits_processors: platform {self.platform.name} samples in a worker of its own; "
                 "leave them out"
             )
+        if own is not None and device_search(self.config, self.plugins) is not None:
+            raise ConfigError(
+                f"speculative_config: platform {self.platform.name} has a worker of its own, which "
+                "looks up no drafts on the device; use another method, such as auto"
+            )
         if own is not None and self.config.offloads:
             raise ConfigError(
                 f"offload_weights, cpu_offload_gb: platform {self.platform.name} has a worker of "
@@ -137,6 +143,7 @@ class EngineSetup:
         )
         path = str(self.model_config.path)
         worker.make_processors = partial(make_processors, self.processors, path)
+        worker.search = device_search(self.config, self.plugins)
         return worker
 
     def _format(self) -> WeightFormat:
