@@ -148,6 +148,13 @@ GLM_DSA_NAMES = {
     "indexer.proj": "self_attn.indexer.weights_proj",
 }
 MIMO_NAMES = {**ROUTED_NAMES, **QKV, "attn_sinks.weight": "self_attn.attention_sink_bias"}
+LAGUNA_NAMES = {**ROUTED_NAMES, "attn_gate": "self_attn.g_proj"}
+#: Some files leave out what the correction's name ends with.
+HY_V3_NAMES = {
+    **GLM_NAMES,
+    **dict.fromkeys(("exp_probs_b", "exp_probs_b.bias"), "mlp.expert_bias"),
+    "nextn.shared_head_norm": "final_layernorm",
+}
 STEP_NAMES = {
     **GLM_NAMES,
     "attn_gate": "self_attn.g_proj",

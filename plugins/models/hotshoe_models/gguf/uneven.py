@@ -19,7 +19,10 @@ KV, HEADS, MLP = "attention.head_count_kv", "attention.head_count", "feed_forwar
 MLP_TYPES = {False: "dense", True: "sparse"}
 #: Fields of families.
 DECI: dict[str, Any] = {"mixed": True, "pairs": True}
+LAGUNA: dict[str, Any] = {"mixed": True}
 STEP: dict[str, Any] = {"mixed": True, "norm_offset": 1.0}
+#: Of Laguna: so many layers have one without a window.
+LAGUNA_PERIOD = 4
 #: Of the first files of MiMo V2, which leave it out.
 VALUE_SCALE = 0.707
 
@@ -165,6 +168,69 @@ def step35(meta: Metadata) -> Values:
         "moe_router_scaling_factor": routed["routed_scaling_factor"],
         "sliding_window": meta.integer("attention.sliding_window"),
         "rope_parameters": _rotations(meta, {**rope, "partial_rotary_factor": 0.5}),
+    }
+
+
+def mellum(meta: Metadata) -> Values:
+    """Layers without a window turn by a stretched base, and the others by one of their own."""
+    window, layers = meta.integer("attention.sliding_window", 0), meta.integer("block_count")
+    slides = _slides(meta) if window else [False] * layers
+    rope = dense.rotation_of(meta, dense.head_size(meta))["rope_parameters"]
+    return {
+        **mixtures.qwen3_moe(meta),
+        "sliding_window": window or None,
+        "layer_types": [LAYER_TYPES[slide] for slide in slides],
+        "mlp_layer_types": _sparse(meta, layers),
+        "rope_parameters": _rotations(meta, rope),
+    }
+
+
+def laguna(meta: Metadata) -> Values:
+    """Layers differ in heads. Of four layers, the first has no window unless a list says it.
+
+    Raises:
+        CheckpointError: A key is missing or malformed, or gates have another width.
+    """
+    window, heads = meta.integer("attention.sliding_window", 0), meta.sizes(HEADS)
+    slides = [window > 0 and i % LAGUNA_PERIOD > 0 for i in range(len(heads))]
+    if window and isinstance(meta.get("attention.sliding_window_pattern"), list):
+        slides = _slides(meta)
+    head_dim = dense.head_size(meta)
+    rope = dense.rotation_of(meta, head_dim)["rope_parameters"]
+    rope.setdefault("partial_rotary_factor", 1.0)
+    both = _rotations(meta, rope)
+    swa = meta.integer("rope.dimension_count_swa", head_dim)
+    both[LAYER_TYPES[True]]["partial_rotary_factor"] = swa / head_dim
+    gates = meta.shape("blk.0.attn_gate.weight")[0]
+    return {
+        **mixtures.routed(meta),
+        "num_attention_heads_per_layer": heads,
+        "gating": "per-head" if gates == heads[0] else "per-element",
+        "layer_types": [LAYER_TYPES[slide] for slide in slides],
+        "mlp_layer_types": _sparse(meta, len(heads)),
+        "sliding_window": window or None,
+        "shared_expert_intermediate_size": meta.integer("expert_shared_feed_forward_length"),
+        "moe_routed_scaling_factor": meta.number("expert_weights_scale", 1.0),
+        "rope_parameters": both,
+    }
+
+
+def hy_v3(meta: Metadata) -> Values:
+    """Layers that predict further tokens come last, or lie in a file of their own."""
+    layers, inner = own_layers(meta), meta.integer("expert_feed_forward_length")
+    shared = meta.integer("expert_shared_feed_forward_length", inner)
+    if shared % inner:
+        key = "hy_v3.expert_shared_feed_forward_length"
+        raise meta.refuse(key, f"but must be a multiple of {inner}")
+    there = f"blk.{layers}.nextn.eh_proj.weight" in meta.tensors
+    further = meta.integer("nextn_predict_layers", 0) if there else 0
+    return {
+        **mixtures.routed(meta),
+        "num_hidden_layers": layers,
+        "num_nextn_predict_layers": further,
+        "mlp_layer_types": _sparse(meta, layers),
+        "num_shared_experts": shared // inner,
+        "router_scaling_factor": meta.number("expert_weights_scale", 1.0),
     }
 
 

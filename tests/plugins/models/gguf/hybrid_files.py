@@ -42,7 +42,9 @@ ARCHS = {
 #: Those that a family has beside.
 FURTHER = ("nemotron_h_moe",)
 #: What the writer's package calls them, where it is not the name in files.
+#: What it calls those that it does not know: others with such tensors.
 CONSTANTS = {
+    **dict.fromkeys(("hy_v3", "laguna", "mellum"), "STEP35"),
     "granitehybrid": "GRANITE_HYBRID",
     "falcon-h1": "FALCON_H1",
     "kimi-linear": "KIMI_LINEAR",

@@ -22,6 +22,9 @@ from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
 
 VARIANTS = {name: BY_NAME[name] for name in ("mistral4", "mimo-v2", "step3", "olmo")}
+VARIANTS |= {name: BY_NAME[name] for name in ("mellum", "laguna", "hunyuan3")}
+#: Without layers of windows, and with a gate for each channel.
+VARIANTS["laguna-gates-of-channels"] = BY_NAME["laguna-gates-of-channels"]
 #: Layers without experts come first in files.
 GLM = {**BY_NAME["glm-moe-dsa"].values, "mlp_layer_types": ["dense", "sparse", "sparse"]}
 VARIANTS["glm-moe-dsa"] = replace(
@@ -56,7 +59,7 @@ def test_tokens_of_q_k_and_v_in_one_matrix(tmp_path: Path) -> None:
 
 
 #: Which layer those that predict further tokens are like, by the name in files.
-LIKE = {"step35": 0, "mimo2": 1, "glm-dsa": 2}
+LIKE = {"step35": 0, "mimo2": 1, "glm-dsa": 2, "hy_v3": 2}
 
 
 def further_file(
@@ -79,7 +82,7 @@ def further_file(
     return write(path, arch, keys | {f"{arch}.nextn_predict_layers": 1}, tensors, kind)
 
 
-@pytest.mark.parametrize("name", ["mimo-v2", "step3", "glm-moe-dsa"])
+@pytest.mark.parametrize("name", ["mimo-v2", "step3", "glm-moe-dsa", "hunyuan3"])
 def test_layers_that_predict_further_tokens_come_last(name: str, tmp_path: Path) -> None:
     assert_tokens(VARIANTS[name], "F32", tmp_path, export=further_file)
 

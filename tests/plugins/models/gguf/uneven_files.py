@@ -19,6 +19,9 @@ ARCHS = {
     "Mistral4": "mistral4",
     "MiMoV2Flash": "mimo2",
     "Step3p7": "step35",
+    "HYV3": "hy_v3",
+    "Laguna": "laguna",
+    "Mellum": "mellum",
     "MiniCPM3": "minicpm3",
     "Olmo": "olmo",
 }
@@ -122,6 +125,43 @@ def minicpm_keys(config: Any) -> dict[str, Any]:
     }
 
 
+def mellum_keys(config: Any) -> dict[str, Any]:
+    slides = _slides(config)
+    return {
+        **_rotations(config),
+        "attention.sliding_window": config.sliding_window,
+        "attention.sliding_window_pattern": slides,
+        "expert_weights_norm": config.norm_topk_prob or None,
+    }
+
+
+def laguna_keys(config: Any) -> dict[str, Any]:
+    rope, slides = config.rope_parameters, _slides(config)
+    ends = {"": "full_attention", "_swa": "sliding_attention"}
+    parts = {end: rope[kind].get("partial_rotary_factor", 1.0) for end, kind in ends.items()}
+    layers = config.num_hidden_layers
+    return {
+        **_rotations(config),
+        **{f"rope.dimension_count{e}": int(config.head_dim * p) for e, p in parts.items()},
+        "attention.head_count": config.num_attention_heads_per_layer
+        or [config.num_attention_heads] * layers,
+        "attention.sliding_window": config.sliding_window if any(slides) else None,
+        "attention.sliding_window_pattern": slides if any(slides) else None,
+        "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "expert_weights_scale": config.moe_routed_scaling_factor,
+    }
+
+
+def hy_keys(config: Any) -> dict[str, Any]:
+    return {
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "expert_weights_scale": config.router_scaling_factor,
+    }
+
+
 def olmo_keys(config: Any) -> dict[str, Any]:
     return {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": config.clip_qkv}
 
@@ -150,11 +190,22 @@ def step(name: str, found: np.ndarray, config: Any) -> Parts:
     return parts_of(name, found + 1 if name.endswith("norm.weight") else found, "Step")
 
 
+def routed(name: str, found: np.ndarray, config: Any) -> Parts:
+    """Take experts apart, and call corrections as the writer's package knows them."""
+    if "e_score_correction_bias" in name:
+        layer = name.split(".")[2]
+        return [(f"model.layers.{layer}.moe.router_bias.bias", found)]
+    return parts_of(name, found, "Routed")
+
+
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "GlmMoeDsa": glm_keys,
     "Mistral4": mistral_keys,
     "MiMoV2Flash": mimo_keys,
     "Step3p7": step_keys,
+    "HYV3": hy_keys,
+    "Laguna": laguna_keys,
+    "Mellum": mellum_keys,
     "MiniCPM3": minicpm_keys,
     "Olmo": olmo_keys,
 }
@@ -163,6 +214,9 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "Mistral4": plain,
     "MiMoV2Flash": plain,
     "Step3p7": step,
+    "HYV3": routed,
+    "Laguna": routed,
+    "Mellum": routed,
     "MiniCPM3": lambda name, found, config: [(name, found)],
     "Olmo": olmo,
 }
