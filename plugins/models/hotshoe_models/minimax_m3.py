@@ -96,7 +96,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     types = layer_types(config, lambda i: FULL, (FULL, CHOOSING))
     gates = (number(config, "swiglu_limit"), number(config, "swiglu_alpha"), 1.0)
     names, experts_names = DECODER, EXPERTS
-    if config.architecture == STACKED:
+    if config.architecture == STACKED and not config.get("experts_by_name"):
         names = replace(DECODER, gate_up=("mlp.gate_up_proj",))
         stacked = (f"{BLOCK}shared_experts.gate_up_proj",)
         experts_names = replace(EXPERTS, shared_gate_up=stacked)

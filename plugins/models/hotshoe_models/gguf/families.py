@@ -47,6 +47,7 @@ from hotshoe_models.gguf.names import (
     LING_NAMES,
     LLAMA4_NAMES,
     MIMO_NAMES,
+    MINIMAX3_NAMES,
     MINIMAX_NAMES,
     MIXTRAL_NAMES,
     MOE_NAMES,
@@ -234,6 +235,9 @@ MIXTURES = {
     "mellum": Family("MellumForCausalLM", uneven.mellum, MOE_NAMES),
     "mimo2": Family("MiMoV2FlashForCausalLM", uneven.mimo2, MIMO_NAMES, **uneven.MIMO),
     "minimax-m2": Family("MiniMaxM2ForCausalLM", mixtures.minimax, MINIMAX_NAMES),
+    "minimax-m3": Family(
+        "MiniMaxM3VLForCausalLM", uneven.minimax3, MINIMAX3_NAMES, norm_offset=1.0
+    ),
     "mistral4": Family("Mistral4ForCausalLM", mixtures.mistral4, DEEPSEEK_NAMES, latents=True),
     "nemotron_h_moe": Family(
         "NemotronHForCausalLM", spaces.nemotron_h_moe, NEMOTRON_H_NAMES, **spaces.NEMOTRON_H

@@ -112,6 +112,12 @@ MINIMAX_NAMES = {
     **MIXTRAL_NAMES,
     "exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias",
 }
+_M3 = "block_sparse_moe.shared_experts."
+MINIMAX3_NAMES = {
+    **MINIMAX_NAMES,
+    **{f"ffn_{part}_shexp": f"{_M3}{part}_proj" for part in ("gate", "up", "down")},
+    **{f"indexer.{p}": f"self_attn.indexer.{p}" for p in ("q_proj", "k_proj", "q_norm", "k_norm")},
+}
 HUNYUAN_NORMS = {
     "attn_q_norm": "self_attn.query_layernorm",
     "attn_k_norm": "self_attn.key_layernorm",

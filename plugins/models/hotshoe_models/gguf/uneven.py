@@ -21,6 +21,16 @@ MLP_TYPES = {False: "dense", True: "sparse"}
 DECI: dict[str, Any] = {"mixed": True, "pairs": True}
 LAGUNA: dict[str, Any] = {"mixed": True}
 STEP: dict[str, Any] = {"mixed": True, "norm_offset": 1.0}
+#: Types of MiniMax M3's layers, by whether they choose blocks of tokens.
+BLOCK_TYPES = {False: LAYER_TYPES[False], True: "minimax_m3_sparse"}
+#: What configurations and files call sizes of such a choice.
+INDEXER = {
+    "index_n_heads": "head_count",
+    "index_head_dim": "key_length",
+    "index_topk_blocks": "top_k",
+    "index_block_size": "block_size",
+    "index_local_blocks": "local_blocks",
+}
 #: Of Laguna: so many layers have one without a window.
 LAGUNA_PERIOD = 4
 #: Of the first files of MiMo V2, which leave it out.
@@ -231,6 +241,31 @@ def hy_v3(meta: Metadata) -> Values:
         "mlp_layer_types": _sparse(meta, layers),
         "num_shared_experts": shared // inner,
         "router_scaling_factor": meta.number("expert_weights_scale", 1.0),
+    }
+
+
+def minimax3(meta: Metadata) -> Values:
+    """Layers with an indexer choose blocks. Files leave out where gates are clamped, as all models
+    do it alike."""
+    layers, sparse = meta.integer("block_count"), _sparse(meta, meta.integer("block_count"))
+    chosen = [f"blk.{i}.indexer.q_proj.weight" in meta.tensors for i in range(layers)]
+    inner, rows = meta.integer("expert_feed_forward_length"), {}
+    for part, kind in (("ffn_up", False), ("ffn_up_shexp", True)):  # of the first layer with it
+        first = next((i for i, found in enumerate(sparse) if found == MLP_TYPES[kind]), None)
+        rows[part] = inner if first is None else meta.shape(f"blk.{first}.{part}.weight")[0]
+    indexer: Values = {}
+    if any(chosen):
+        indexer = {ours: meta.integer(f"attention.indexer.{key}") for ours, key in INDEXER.items()}
+    return {
+        **mixtures.routed(meta),
+        **indexer,
+        "intermediate_size": inner,
+        "dense_intermediate_size": rows["ffn_up"],
+        "shared_intermediate_size": rows["ffn_up_shexp"],
+        "rotary_dim": meta.integer("rope.dimension_count", dense.head_size(meta)),
+        "layer_types": [BLOCK_TYPES[each] for each in chosen],
+        "mlp_layer_types": sparse,
+        "experts_by_name": True,
     }
 
 

@@ -44,7 +44,7 @@ FURTHER = ("nemotron_h_moe",)
 #: What the writer's package calls them, where it is not the name in files.
 #: What it calls those that it does not know: others with such tensors.
 CONSTANTS = {
-    **dict.fromkeys(("hy_v3", "laguna", "mellum"), "STEP35"),
+    **dict.fromkeys(("hy_v3", "laguna", "mellum", "minimax-m3"), "STEP35"),
     "granitehybrid": "GRANITE_HYBRID",
     "falcon-h1": "FALCON_H1",
     "kimi-linear": "KIMI_LINEAR",
@@ -498,6 +498,7 @@ def tensors_of(family: str, model: Any, arch: str = "") -> dict[str, np.ndarray]
             name = name.replace("model.", "backbone.", 1)
         for part, values in CHANGES[family](name, tensor, config):
             called = names.get_name(part, try_suffixes=(".weight", ".bias", ".scale"))
+            called = part if part.startswith("blk.") else called
             assert called is not None, part
             found[called] = np.ascontiguousarray(values)
     return found

@@ -23,6 +23,7 @@ ARCHS = {
     "Laguna": "laguna",
     "Mellum": "mellum",
     "MiniCPM3": "minicpm3",
+    "MiniMaxM3VL": "minimax-m3",
     "Olmo": "olmo",
 }
 
@@ -162,6 +163,22 @@ def hy_keys(config: Any) -> dict[str, Any]:
     }
 
 
+def minimax_keys(config: Any) -> dict[str, Any]:
+    return {
+        "attention.indexer.head_count": config.index_n_heads,
+        "attention.indexer.key_length": config.index_head_dim,
+        "attention.indexer.top_k": config.index_topk_blocks,
+        "attention.indexer.block_size": config.index_block_size,
+        "attention.indexer.local_blocks": config.index_local_blocks,
+        "expert_feed_forward_length": config.intermediate_size,
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "leading_dense_block_count": config.mlp_layer_types.count("dense"),
+        "rope.dimension_count": config.rotary_dim,
+    }
+
+
 def olmo_keys(config: Any) -> dict[str, Any]:
     return {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": config.clip_qkv}
 
@@ -198,6 +215,19 @@ def routed(name: str, found: np.ndarray, config: Any) -> Parts:
     return parts_of(name, found, "Routed")
 
 
+def minimax(name: str, found: np.ndarray, config: Any) -> Parts:
+    """Take gates and ups apart, and add 1 to norms."""
+    found = found + 1 if name.endswith("norm.weight") else found
+    prefix, indexer, part = name.partition("self_attn.indexer.")
+    if indexer:
+        return [(f"blk.{name.split('.')[2]}.indexer.{part}", found)]
+    prefix, joined, _ = name.partition("gate_up_proj")
+    if joined and "experts." not in name.replace("shared_experts.", ""):
+        halves_of = zip(("gate", "up"), np.split(found, 2), strict=True)
+        return [(f"{prefix}{part}_proj.weight", half) for part, half in halves_of]
+    return routed(name, found, config)
+
+
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "GlmMoeDsa": glm_keys,
     "Mistral4": mistral_keys,
@@ -207,6 +237,7 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Laguna": laguna_keys,
     "Mellum": mellum_keys,
     "MiniCPM3": minicpm_keys,
+    "MiniMaxM3VL": minimax_keys,
     "Olmo": olmo_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
@@ -217,6 +248,7 @@ CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
     "HYV3": routed,
     "Laguna": routed,
     "Mellum": routed,
+    "MiniMaxM3VL": minimax,
     "MiniCPM3": lambda name, found, config: [(name, found)],
     "Olmo": olmo,
 }
