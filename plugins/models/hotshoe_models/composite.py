@@ -22,8 +22,8 @@ OTHERS = (
     r"|multi_modal_projector|mm_projector|connector|merger|patch_merge_mlp|vit_large_projector|vision_adapter|vision_projection"
     r"|projector|vision_projector|aligner|visual_embeddings_table|video_tower|image_tower|vqmodel|generation_\w+|high_res_vision_\w+"
     r"|encoder|layerwise_projectors|spatial_projectors|mlp1|sound_encoder|sound_projection|resampler_model|vit|perceive|patch_merger|talker|code2wav|token2wav"
-    r"|acoustic_tokenizer_encoder|semantic_tokenizer_encoder|audio_adaptor|word_timestamp_\w+)\."
-    r"|^(?:model\.)?(?:image_newline|high_res_vision_alpha)$"
+    r"|acoustic_tokenizer_encoder|semantic_tokenizer_encoder|audio_adaptor|qformer|language_projection|word_timestamp_\w+)\."
+    r"|^(?:model\.)?(?:image_newline|high_res_vision_alpha|query_tokens)$"
 )
 WHY = "the parts that see or hear: requests with images or audio are refused"
 

@@ -259,6 +259,7 @@ COMPOSITES = {
     "Granite4VisionForConditionalGeneration": {"granite4_vision_text": "GraniteForCausalLM"},
     "NemotronH_Omni_Reasoning_V3": {"nemotron_h": "NemotronHForCausalLM"},
     "Qwen3_5ForSequenceClassification": {"qwen3_5_text": "Qwen3_5TextForSequenceClassification"},
+    "Blip2ForConditionalGeneration": {"opt": "OPTForCausalLM"},
     "DeepseekVLForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "HyperCLOVAXVisionV2ForConditionalGeneration": {"hyperclovax": "HyperCLOVAXForCausalLM"},
     "Lfm3VlForConditionalGeneration": {"lfm3": "Lfm3ForCausalLM"},
@@ -291,6 +292,11 @@ _SHARED = {
 }
 for _text, _names in _SHARED.items():
     COMPOSITES |= {f"{name}ForConditionalGeneration": dict([_text]) for name in _names}
+for _name in ("InstructBlip", "InstructBlipVideo"):
+    COMPOSITES[f"{_name}ForConditionalGeneration"] = {
+        "llama": "LlamaForCausalLM",
+        "opt": "OPTForCausalLM",
+    }
 COMPOSITES["InternVLChatModel"] = {
     "internlm2": "InternLM2ForCausalLM",
     **COMPOSITES["InternVLForConditionalGeneration"],

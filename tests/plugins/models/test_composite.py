@@ -69,7 +69,7 @@ SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_atten
 TEXT = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2}
 STATES = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 2}
 #: What a text part has besides.
-UNLIKE = {
+UNLIKE = {"Blip2ForConditionalGeneration": {"ffn_dim": 48, "word_embed_proj_dim": 32}} | {
     name: {"layers_block_type": ["mamba", "attention"], **STATES}
     for name in ("NemotronH_Omni_Reasoning_V3", "Nemotron3_5TranscribeForConditionalGeneration")
 }
@@ -80,12 +80,14 @@ SHALLOW = {"num_hidden_layers": 1, "depth": 1, "num_layers": 1}
 @pytest.mark.parametrize(
     "name",
     [
+        "Blip2ForConditionalGeneration",
         "Cosmos3OmniForConditionalGeneration",
         "DeepseekVLHybridForConditionalGeneration",
         "GraniteSpeechForConditionalGeneration",
         "GraniteSpeechPlusForConditionalGeneration",
         "Granite4VisionForConditionalGeneration",
         "GotOcr2ForConditionalGeneration",
+        "InstructBlipVideoForConditionalGeneration",
         "JanusForConditionalGeneration",
         "LightOnOcrForConditionalGeneration",
         "MusicFlamingoForConditionalGeneration",

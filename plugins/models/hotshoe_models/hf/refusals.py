@@ -114,6 +114,7 @@ def check_model(config: ModelConfig, model: PreTrainedModel) -> None:
     base, text = getattr(model, model.base_model_prefix, None), model.get_decoder()
     inputs = {} if base is None else inspect.signature(type(base).forward).parameters
     table, output = model.get_input_embeddings(), model.get_output_embeddings()
+    by_ids = getattr(model.config.get_text_config(decoder=True), "hidden_size_per_layer_input", 0)
     padded = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
     changing = ", ".join(_changing(text))
     mixing = next((n for n, m in model.named_modules() if isinstance(m, nn.Conv1d)), "")
@@ -124,6 +125,7 @@ def check_model(config: ModelConfig, model: PreTrainedModel) -> None:
         (bool(changing), f"rotates by rope_type {changing}, which texts change"),
         (bool(mixing), f"looks at other tokens in {mixing}, which is a convolution"),
         ("position_ids" not in inputs, "takes no positions"),
+        (bool(by_ids), "looks up an input for each layer by the ids of tokens"),
         (padded, "counts positions from those of padding"),
         ("inputs_embeds" not in inputs, "takes no embeddings"),
         (not isinstance(table, nn.Embedding), "has no table of embeddings"),

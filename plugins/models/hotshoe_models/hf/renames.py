@@ -80,7 +80,7 @@ def _stacks_experts(transform: WeightTransform) -> bool:
     """Tell whether experts lie one after the other, and the matrices of each likewise."""
     sources: Sequence[str] = transform.source_patterns
     names = [*sources, *transform.target_patterns]
-    kinds = [(type(op), op.dim) for op in transform.operations]
+    kinds = [(type(op), getattr(op, "dim", None)) for op in transform.operations]
     wanted = [(MergeModulelist, 0), (Concatenate, 1)][: 1 + (len(sources) > 1)]
     plain = all(PLAIN.fullmatch(name) for name in names)
     return plain and kinds == wanted and all(s.count("*") == 1 for s in sources)

@@ -12,6 +12,8 @@ from hotshoe.types.mesh import Axis
 from hotshoe_models import hf
 from hotshoe_models.hf import build
 
+GEMMA3N = {"laurel_rank": 8, "num_kv_shared_layers": 0}
+
 
 @pytest.mark.parametrize(
     ("kind", "values", "reason"),
@@ -29,6 +31,7 @@ from hotshoe_models.hf import build
             "rope_type dynamic, which texts change",
         ),
         ("BertLMHeadModel", {}, "BertLMHeadModel: bert.* is not causal"),
+        ("Gemma3nForCausalLM", GEMMA3N, "an input for each layer by the ids of tokens"),
         ("RobertaForCausalLM", {"is_decoder": True}, "positions from those of padding"),
         ("T5ForConditionalGeneration", {}, "T5ForConditionalGeneration has an encoder"),
         ("BlipForConditionalGeneration", {}, "has attention of its own"),

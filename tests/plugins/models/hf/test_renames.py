@@ -2,7 +2,12 @@
 
 import pytest
 import torch
-from transformers.core_model_loading import MergeModulelist, WeightConverter, WeightRenaming
+from transformers.core_model_loading import (
+    MergeModulelist,
+    Transpose,
+    WeightConverter,
+    WeightRenaming,
+)
 
 from hotshoe.errors import CheckpointError
 from hotshoe_models.hf import build, model, renames
@@ -36,8 +41,9 @@ def test_experts_are_taken_one_by_one(described, context, monkeypatch) -> None:
     assert ctx.weights.where(down)[0].holder.state()["down_proj"][2].eq(3).all()
 
 
-def test_other_changes_of_shape_are_refused(described, context, monkeypatch) -> None:
-    table = [WeightConverter("mlp.*.proj.weight", "mlp.proj.weight", [MergeModulelist(dim=1)])]
+@pytest.mark.parametrize("operation", [MergeModulelist(dim=1), Transpose()])
+def test_other_changes_of_shape_are_refused(operation, described, context, monkeypatch) -> None:
+    table = [WeightConverter("mlp.*.proj.weight", "mlp.proj.weight", [operation])]
     monkeypatch.setattr(renames, "get_model_conversion_mapping", lambda tree, **_: table)
     with pytest.raises(CheckpointError, match=r"makes mlp.proj.weight of .* mlp\.\*\.proj"):
         build(described("HeliumForCausalLM"), context())
