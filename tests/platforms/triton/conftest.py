@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
-from tests.platforms.triton import bounds
+from tests.platforms.triton import bounds, patches
 from triton.runtime import interpreter
 
 from hotshoe.platform import DeviceFacts
@@ -101,6 +101,7 @@ def repair_interpreter() -> None:
 if not ON_DEVICE:
     repair_interpreter()
     bounds.install()
+    patches.install()
 
 
 def device_facts(arch: str, device: str = "cpu", units: int = 4) -> DeviceFacts:

@@ -1,0 +1,66 @@
+"""Lets Triton's interpreter replace the language's functions once a launch.
+
+Triton 3.6 replaces them anew for each call of a device function, which changes nothing and takes
+as long as what the function computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import getmembers, ismodule
+from typing import Any
+
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+class Launch:
+    """What the interpreter has replaced since a kernel was launched.
+
+    Args:
+        replace: The interpreter's own function, which does it for the modules that a function sees.
+    """
+
+    def __init__(self, replace: Callable[[Any], Any]) -> None:
+        self._replace = replace
+        self._seen: set[Any] = set()
+        self._kernel: Any = None
+
+    def __call__(self, function: Any) -> Any:
+        """Replace what no function of this launch has seen; return what is asked to `restore`."""
+        seen = {m for m in function.__globals__.values() if ismodule(m) and m in (tl, tl.core)}
+        if not seen or not seen <= self._seen:
+            scope = self._replace(function)
+            self._seen |= seen
+            self._kernel = self._kernel or scope
+        return self
+
+    def restore(self) -> None:
+        """Undo what was done for the kernel, which has ended."""
+        kernel, self._kernel = self._kernel, None
+        self._seen.clear()
+        kernel.restore()
+
+
+@cache
+def names_of_builtins(place: Any) -> list[str]:
+    """Return the functions of a module or a class that the interpreter replaces, none of which it
+    has replaced yet."""
+    return [name for name, member in getmembers(place) if tl.core.is_builtin(member)]
+
+
+def replace_builtins(place: Any, builder: Any, scope: Any) -> None:
+    """Do as `_patch_builtin`, without a look at all that is no function of the language."""
+    for name in names_of_builtins(place):
+        member = getattr(place, name)
+        if tl.core.is_builtin(member):
+            interpreter._patch_attr(place, name, member, builder, scope)
+
+
+def install() -> None:
+    """Do so from now on."""
+    for place in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
+        names_of_builtins(place)
+    interpreter._patch_builtin = replace_builtins
+    interpreter._patch_lang = Launch(interpreter._patch_lang)
