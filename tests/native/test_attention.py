@@ -115,12 +115,12 @@ class Batch:
             other, shared = case.shares.get(row, (0, 0))
             keys[:shared], values[:shared] = self.keys[other][:shared], self.values[other][:shared]
             self.block_table[row, : shared // size] = self.block_table[other, : shared // size]
-            for token in range(shared, len(keys)):
-                if token % size == 0:
-                    self.block_table[row, token // size] = order.pop()
-                block, slot = int(self.block_table[row, token // size]), token % size
-                k_cache[block, :, :, slot] = keys[token].unflatten(-1, (-1, p))
-                v_cache[block, :, slot // p, :, slot % p] = values[token]
+            new = range(shared // size, counts[row])
+            self.block_table[row, new.start : new.stop] = torch.tensor([order.pop() for _ in new])
+            tokens = torch.arange(shared, len(keys))
+            blocks, slots = self.block_table[row, tokens // size].long(), tokens % size
+            k_cache[blocks, :, :, slots] = keys[shared:].unflatten(-1, (-1, p))
+            v_cache[blocks, :, slots // p, :, slots % p] = values[shared:]
         self.cache = torch.stack([k_cache.flatten(1), v_cache.flatten(1)])
 
     def run(self, native: ModuleType) -> torch.Tensor:
