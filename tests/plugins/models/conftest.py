@@ -2852,6 +2852,36 @@ VARIANTS += [
         raw=True,
     ),
 ]
+MOLMO_PARTS = {
+    "vision_config": {**TOWER, "num_key_value_heads": 2, "head_dim": 16, "image_size": [28, 28]},
+    "adapter_config": {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "text_hidden_size": 64,
+        "vision_feature_layer": [-1],
+    },
+}
+#: transformers cuts the table in halves when it saves one.
+MOLMO = {"head_dim": 16, "additional_vocab_size": VOCAB}
+VARIANTS += [
+    Variant("molmo2", "Molmo2", MOLMO, whole=MOLMO_PARTS),
+    Variant(
+        "molmo2-olmo",
+        "Molmo2",
+        {
+            **MOLMO,
+            "qk_norm_type": "olmo",
+            "norm_after": True,
+            "qkv_bias": True,
+            "rope_parameters": YARN_ROPE,
+            "rope_scaling_layers": [0, 2],
+        },
+        whole=MOLMO_PARTS,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
@@ -3296,7 +3326,7 @@ RECENT |= {"AXK1", "Kolibri1", "BailingHybrid", "DeepseekV4", "Flint", "Laguna",
 RECENT |= {"Glm5Next", "HYV4", "HYV4VL", "Qwen4Exp", "Ernie4_5_VLMoe", "Cosmos3Edge"}
 RECENT |= {"Inkling"}
 RECENT |= {"LaraMini", "SarvamMoE", "SarvamMLA", "HyperCLOVAXVisionV2", "MiniCPMV4_7", "Lfm3Vl"}
-RECENT |= {"CohereCompass", "DeepseekOcr2"}
+RECENT |= {"CohereCompass", "DeepseekOcr2", "Molmo2"}
 #: One prefix too many is in the names that earlier releases write.
 RECENT |= {"qwen2-hearing"}
 OLDEST = "5.24"

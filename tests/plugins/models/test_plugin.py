@@ -78,6 +78,7 @@ from hotshoe_models import (
     mixtral,
     mllama,
     modernbert_decoder,
+    molmo2,
     mpt,
     muse_glimmer,
     muse_spark,
@@ -166,6 +167,7 @@ DEFAULTS = {
     "MuseSparkTextConfig": muse_spark.DEFAULTS,
     "Step3p7TextConfig": {**step.DEFAULTS, "num_local_experts": 128},  # another key's name
     "DbrxConfig": dbrx.DEFAULTS,
+    "Molmo2TextConfig": molmo2.DEFAULTS,
     "ModernBertDecoderConfig": modernbert_decoder.DEFAULTS,
     "BitNetConfig": bitnet.DEFAULTS,
     "Zamba2Config": zamba2.DEFAULTS,
