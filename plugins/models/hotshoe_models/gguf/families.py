@@ -144,6 +144,8 @@ FAMILIES = {
     "cohere2": Family("Cohere2ForCausalLM", dense.cohere2),
     "command-r": Family("CohereForCausalLM", dense.cohere),
     "deci": Family("DeciLMForCausalLM", uneven.deci, **uneven.DECI),
+    # Of models without experts, Youtu has such latents.
+    "deepseek2": Family("YoutuForCausalLM", mixtures.latents, DEEPSEEK_NAMES, latents=True),
     "ernie4_5": Family("Ernie4_5ForCausalLM"),
     "exaone": Family("LlamaForCausalLM"),
     "exaone4": Family("Exaone4ForCausalLM", dense.windowed_by_layer, POST_NAMES),
@@ -205,6 +207,7 @@ MIXTURES = {
     "afmoe": Family("AfmoeForCausalLM", mixtures.afmoe, AFMOE_NAMES),
     "bailingmoe2": Family("BailingMoeV2ForCausalLM", mixtures.ling, LING_NAMES),
     "deepseek2": Family("DeepseekV3ForCausalLM", mixtures.deepseek, DEEPSEEK_NAMES, latents=True),
+    "deepseek32": Family("DeepseekV32ForCausalLM", uneven.deepseek32, GLM_DSA_NAMES, latents=True),
     "dots1": Family("Dots1ForCausalLM", mixtures.dots, ROUTED_NAMES),
     "ernie4_5-moe": Family("Ernie4_5_MoeForCausalLM", mixtures.ernie_moe, ERNIE_NAMES),
     "exaone-moe": Family(

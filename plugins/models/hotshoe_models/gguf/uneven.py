@@ -53,6 +53,11 @@ def glm_dsa(meta: Metadata) -> Values:
     }
 
 
+def deepseek32(meta: Metadata) -> Values:
+    """Return keys of DeepSeek V3.2, in which each layer has an indexer."""
+    return {key: value for key, value in glm_dsa(meta).items() if key != "indexer_types"}
+
+
 def _slides(meta: Metadata) -> list[bool]:
     """Return, for each layer, whether it attends within a window.
 

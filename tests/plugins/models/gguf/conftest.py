@@ -58,7 +58,7 @@ EXPERT_KEYS = {
     "topk_group": "expert_group_used_count",
 }
 #: Models whose keys and values of latents are two matrices in files.
-HALVED = ("deepseek_v3", "glm_moe_dsa", "kimi_linear", "mistral4")
+HALVED = ("deepseek_v3", "deepseek_v32", "youtu", "glm_moe_dsa", "kimi_linear", "mistral4")
 #: Families whose converters let neighboring rows of q and k rotate together.
 PAIRED = ("llama", "granite", "granitemoe", "smollm3", "arcee", "internlm2", "minicpm", "mistral3")
 PAIRED += ("xverse",)

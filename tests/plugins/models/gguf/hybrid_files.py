@@ -49,6 +49,7 @@ CONSTANTS = {
     "falcon-h1": "FALCON_H1",
     "kimi-linear": "KIMI_LINEAR",
     "glm-dsa": "GLM_DSA",
+    "deepseek32": "GLM_DSA",
 }
 #: Tensors that are never quantized.
 SMALL = ("conv", "norm", "output_scale", "rope_")

@@ -22,7 +22,7 @@ from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.metadata import Metadata
 
 VARIANTS = {name: BY_NAME[name] for name in ("mistral4", "mimo-v2", "step3", "olmo")}
-VARIANTS |= {name: BY_NAME[name] for name in ("mellum", "laguna", "hunyuan3")}
+VARIANTS |= {name: BY_NAME[name] for name in ("mellum", "laguna", "hunyuan3", "youtu")}
 #: Files do not say where gates are clamped.
 M3 = {k: v for k, v in BY_NAME["minimax-m3"].values.items() if k != "swiglu_limit"}
 VARIANTS["minimax-m3"] = replace(BY_NAME["minimax-m3"], values=M3)
@@ -33,6 +33,8 @@ GLM = {**BY_NAME["glm-moe-dsa"].values, "mlp_layer_types": ["dense", "sparse", "
 VARIANTS["glm-moe-dsa"] = replace(
     BY_NAME["glm-moe-dsa"], values={**GLM, "first_k_dense_replace": 1}
 )
+V32 = {**BY_NAME["deepseek-v3.2-experts"].values, "attention_bias": False}
+VARIANTS["deepseek-v3.2"] = replace(BY_NAME["deepseek-v3.2-experts"], values=V32)
 #: Files leave out factors, which all models have alike.
 FACTORS = ("scale_emb", "dim_model_base")
 MINICPM3 = {k: v for k, v in BY_NAME["minicpm3"].values.items() if k not in FACTORS}

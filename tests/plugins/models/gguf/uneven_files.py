@@ -15,6 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 Parts = list[tuple[str, np.ndarray]]
 #: Names of architectures in files, by the family's name in transformers.
 ARCHS = {
+    "DeepseekV32": "deepseek32",
     "GlmMoeDsa": "glm-dsa",
     "Mistral4": "mistral4",
     "MiMoV2Flash": "mimo2",
@@ -25,6 +26,7 @@ ARCHS = {
     "MiniCPM3": "minicpm3",
     "MiniMaxM3VL": "minimax-m3",
     "Olmo": "olmo",
+    "Youtu": "deepseek2",
 }
 
 
@@ -229,7 +231,9 @@ def minimax(name: str, found: np.ndarray, config: Any) -> Parts:
 
 
 KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "DeepseekV32": glm_keys,
     "GlmMoeDsa": glm_keys,
+    "Youtu": latents_of,
     "Mistral4": mistral_keys,
     "MiMoV2Flash": mimo_keys,
     "Step3p7": step_keys,
@@ -241,7 +245,9 @@ KEYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Olmo": olmo_keys,
 }
 CHANGES: dict[str, Callable[[str, np.ndarray, Any], Parts]] = {
+    "DeepseekV32": plain,
     "GlmMoeDsa": plain,
+    "Youtu": plain,
     "Mistral4": plain,
     "MiMoV2Flash": plain,
     "Step3p7": step,
