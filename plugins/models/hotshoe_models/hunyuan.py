@@ -17,7 +17,9 @@ from hotshoe_models.llama import SHAPE, llama_spec
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.spec import LayerSpec, WeightNames
 from hotshoe_models.values import (
+    flag,
     head_dim,
+    interleaved,
     layer_specs,
     number,
     refuse,
@@ -31,6 +33,7 @@ DEFAULTS = {
     "vocab_size": 290943,
     "rms_norm_eps": 1e-5,
     "head_dim": None,
+    "rope_interleave": False,
 }
 MOE_DEFAULTS = {**DEFAULTS, "num_experts": 1, "moe_topk": 1}
 NAMES = WeightNames(
@@ -65,7 +68,10 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build HunYuanDenseV1ForCausalLM."""
     config = with_defaults(config, DEFAULTS)
     _check(config, ONLY)
-    return DenseDecoder(llama_spec(config, _layers(config, ctx), names=NAMES), ctx)
+    layers = _layers(config, ctx)
+    if flag(config, "rope_interleave"):  # as Maincoder, whose GGUF files are such a model
+        layers = interleaved(layers)
+    return DenseDecoder(llama_spec(config, layers, names=NAMES), ctx)
 
 
 def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

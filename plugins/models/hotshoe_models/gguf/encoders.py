@@ -49,6 +49,18 @@ def bert(meta: Metadata) -> Values:
     return {**_checked(meta), "type_vocab_size": types}
 
 
+def jina(meta: Metadata) -> Values:
+    """Return keys of Jina's BERT, whose gates and ups newer files have in one matrix.
+
+    Raises:
+        CheckpointError: They are apart, or heads have norms.
+    """
+    for part in ("ffn_gate", "attn_q_norm", "attn_norm_2"):
+        if has(meta, f"{part}.weight"):
+            raise meta.refuse("general.architecture", f"which is not read with {part}.weight")
+    return {**bert(meta), "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+
+
 def modern_bert(meta: Metadata) -> Values:
     return {
         **_checked(meta),
@@ -86,6 +98,12 @@ NAMES = {
     "ffn_down": "output.dense",
     "layer_output_norm": "output.LayerNorm",
 }
+JINA_NAMES = {
+    **NAMES,
+    "ffn_up": "mlp.gated_layers",
+    "ffn_down": "mlp.wo",
+    "layer_output_norm": "mlp.layernorm",
+}
 NOMIC_OUTER = {**OUTER, "token_embd_norm": "emb_ln"}
 NOMIC_NAMES = {
     "attn_qkv": "attn.Wqkv",
@@ -121,6 +139,9 @@ FAMILIES = {
     "bert": Family("BertModel", bert, NAMES, outer=OUTER, layer="encoder.layer.{}.", parted=sizes),
     "eurobert": Family("EuroBertModel", _checked),
     "gemma-embedding": Family("Gemma3TextModel", gemma, GEMMA_NAMES, norm_offset=1.0),
+    "jina-bert-v2": Family(
+        "JinaBertModel", jina, JINA_NAMES, outer=OUTER, layer="encoder.layer.{}.", parted=sizes
+    ),
     "modern-bert": Family(
         "ModernBertModel", modern_bert, MODERN_NAMES, outer=MODERN_OUTER, layer="layers.{}."
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe_models.gguf import dense, mixtures, spaces
 from hotshoe_models.gguf.dense import Values
-from hotshoe_models.gguf.family import Family, Rows, unpaired
+from hotshoe_models.gguf.family import Family, Rows
 from hotshoe_models.gguf.hybrid_names import FALCON_H1_OUTER, JAMBA_NAMES
 from hotshoe_models.gguf.hybrids import has
 from hotshoe_models.gguf.metadata import Metadata
@@ -77,7 +77,7 @@ def _gpt2(meta: Metadata) -> Values:
 
 def gpt2(meta: Metadata) -> Values:
     """GPT-2's matrices are not transposed in files, as those of its successor are not."""
-    return {**_gpt2(meta), "multi_query": False}
+    return {**_gpt2(meta), "multi_query": False, "grouped_qkv": False}
 
 
 def starcoder(meta: Metadata) -> Values:
@@ -143,6 +143,11 @@ def baichuan(meta: Metadata) -> Values:
 def qwen(meta: Metadata) -> Values:
     """Files tell the channels of gates and ups together."""
     return {"intermediate_size": meta.shape("blk.0.ffn_up.weight")[0]}
+
+
+def maincoder(meta: Metadata) -> Values:
+    """Heads are normed where they have turned, as Hunyuan's are, and neighbors turn together."""
+    return {"rope_interleave": True}
 
 
 def codeshell(meta: Metadata) -> Values:
@@ -215,11 +220,6 @@ def _every(meta: Metadata, kind: str, chosen: list[bool]) -> Values:
     return {f"{kind}_period": period, f"{kind}_offset": first}
 
 
-def _unpaired(found: Tensor, values: Mapping[str, Any]) -> Tensor:
-    """Return weights of a head's norm, which acts on channels that have turned in pairs."""
-    return unpaired(found, values["head_dim"])
-
-
 _GROUPED = {"query_key_value": grouped}
 _JAMBA: dict[str, Any] = {
     "outer": FALCON_H1_OUTER,
@@ -251,7 +251,6 @@ FAMILIES = {
         GPT2_NAMES,
         outer=GPT2_OUTER,
         layer=BLOCK,
-        turns={"attn.c_attn": grouped},
     ),
     "gptneox": Family(
         "GPTNeoXForCausalLM",
@@ -263,12 +262,7 @@ FAMILIES = {
     ),
     "jais2": Family("Jais2ForCausalLM"),
     "jamba": Family("JambaForCausalLM", jamba, JAMBA_NAMES, **_JAMBA),
-    "maincoder": Family(
-        "HunYuanDenseV1ForCausalLM",
-        names={**NAMES, **HUNYUAN_NORMS},
-        pairs=True,
-        turns={"query_layernorm": _unpaired, "key_layernorm": _unpaired},
-    ),
+    "maincoder": Family("HunYuanDenseV1ForCausalLM", maincoder, {**NAMES, **HUNYUAN_NORMS}),
     "mpt": Family("MPTForCausalLM", mpt, MPT_NAMES, outer=MPT_OUTER, layer=BLOCKS),
     "orion": Family("OrionForCausalLM"),
     "qwen": Family("Qwen2ForCausalLM", qwen, {**NAMES, **QKV}, parted=sizes),

@@ -1,5 +1,6 @@
 """Encoders' files, written by another package, give the vectors of the original checkpoint."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,14 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.plugins.models.gguf.conftest import tiny_model, vocabulary, write
 from tests.plugins.models.gguf.hybrid_files import common
 from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, save
 
 from hotshoe import LLM, TokensPrompt
 from hotshoe.errors import CheckpointError
+from hotshoe_models.gguf.model import FORMAT
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GEMMA = {"use_bidirectional_attention": True, "sliding_window": 8, "head_dim": 32}
@@ -88,6 +91,10 @@ def tensors_of(arch: str, model: Any) -> dict[str, np.ndarray]:
     return found
 
 
+#: With a test of its own.
+JINA = "jina-bert-v2"
+
+
 @pytest.mark.parametrize("arch", FAMILIES)
 def test_vectors_of_the_checkpoint(arch: str, tmp_path: Path) -> None:
     family, values = FAMILIES[arch]
@@ -102,6 +109,30 @@ def test_vectors_of_the_checkpoint(arch: str, tmp_path: Path) -> None:
             hidden = model(torch.tensor([prompt])).last_hidden_state[0]
         wanted = hidden[0] if pooling == "cls" else hidden.mean(0)
         close(output.embedding, wanted / wanted.norm(), 2e-5)
+
+
+def test_vectors_of_jina_are_those_of_a_directory(tmp_path: Path) -> None:
+    """Whose class is not one of transformers."""
+    model = save(tmp_path, "Bert")
+    tensors = tensors_of("bert", model)
+    tensors = {n: t for n, t in tensors.items() if "position" not in n and "ffn_up.b" not in n}
+    for name in [name for name in tensors if "ffn_up" in name]:
+        tensors[name] = np.random.default_rng().normal(0, 0.3, (192, 64)).astype(np.float32)
+    keys = keys_of(JINA, model.config, "mean")
+    path = write(tmp_path / "m.gguf", JINA, keys | vocabulary(128), tensors)
+    source = FORMAT.open(path).weights(torch.float32)
+    found = {name: source.tensor(name).clone() for name in source.names()}
+    assert {"encoder.layer.0.mlp.gated_layers.weight", "encoder.layer.1.mlp.wo.bias"} <= {*found}
+    save_file(found, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    kinds = {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+    config |= {**kinds, "architectures": ["JinaBertModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    vectors = []
+    for place, options in ((tmp_path, {"pooling": "mean"}), (path, {})):
+        with LLM(str(place), **options, **OPTIONS) as llm:
+            vectors.append(llm.embed(TokensPrompt(PROMPTS[1]))[0].embedding)
+    np.testing.assert_allclose(*vectors, atol=1e-6)
 
 
 def test_decoders_may_say_how_vectors_are_made(tmp_path: Path) -> None:

@@ -18,6 +18,11 @@ def test_every_family_is_tested() -> None:
     assert {variant.family for variant in tested} == set(ARCHS)
     hybrids = {*hybrid_files.ARCHS.values(), *hybrid_files.FURTHER}
     written = {*ARCHS.values(), *test_dense.ALIKE, "qwen3vlmoe", "bailingmoe2", *hybrids}
-    older = {*older_files.ARCHS.values(), *test_older.ALIKE, *test_encoders.FAMILIES}
+    older = {
+        *older_files.ARCHS.values(),
+        *test_older.ALIKE,
+        *test_encoders.FAMILIES,
+        test_encoders.JINA,
+    }
     assert {v.family for v in test_older.VARIANTS.values()} == {*older_files.ARCHS}
     assert written | older | {"deci"} == {*FAMILIES, *MIXTURES}

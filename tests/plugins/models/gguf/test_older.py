@@ -1,16 +1,19 @@
 """Older decoders' files, written by another package, give the original checkpoint's tokens."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.plugins.models.conftest import Variant
+from tests.plugins.models.conftest import Variant, save_tiny
 from tests.plugins.models.gguf.older_files import export
 from tests.plugins.models.gguf.test_uneven import read
 from tests.plugins.models.gguf.written import BY_NAME, assert_tokens
+from tests.plugins.models.test_adapted import SETTINGS, matrices, merge
 from tests.plugins.models.test_ling import MIXTURE
 
+from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError
 
 OLDER = [
@@ -80,3 +83,16 @@ def test_bad_values_are_named(
 ) -> None:
     with pytest.raises(CheckpointError, match=said):
         read(tmp_path, arch, {**KEYS, **changed})
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-bigcode", "falcon-two-norms", "mpt-clipped"])
+def test_adapters_of_the_checkpoint_change_the_file(name: str, tmp_path: Path) -> None:
+    variant = VARIANTS[name]
+    base = save_tiny(variant, tmp_path / "original", random.randrange(2**31))
+    path = export(base, variant.family, tmp_path / "m.gguf", lambda name: "F32")
+    merge(matrices(base.model), tmp_path / "own")
+    with LLM(str(path), **SETTINGS) as llm:
+        llm.load_adapter("own", tmp_path / "own")
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, adapter="own")
+        [found] = llm.generate([TokensPrompt([9, 3, 7])], params)
+    base.assert_greedy([9, 3, 7], found.outputs[0].token_ids)
