@@ -18,7 +18,6 @@ DEFAULTS = {
     **{k: v for k, v in GPT2_DEFAULTS.items() if k != "scale_attn_by_inverse_layer_idx"},
     "activation_function": "gelu_pytorch_tanh",
     "multi_query": True,
-    "grouped_qkv": True,
 }
 
 
@@ -26,7 +25,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build GPTBigCodeForCausalLM."""
     config = with_defaults(config, DEFAULTS)
     shared = flag(config, "multi_query")
-    names = replace(gpt2.NAMES, grouped_qkv=not shared and flag(config, "grouped_qkv"))
+    names = replace(gpt2.NAMES, grouped_qkv=not shared and config.get("grouped_qkv", True))
     heads = 1 if shared else config.size("n_head")
     spec = gpt2.gpt_spec(config, heads, transposed=False, names=names)
     return DenseDecoder(spec, ctx)

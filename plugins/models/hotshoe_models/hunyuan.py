@@ -17,7 +17,6 @@ from hotshoe_models.llama import SHAPE, llama_spec
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.spec import LayerSpec, WeightNames
 from hotshoe_models.values import (
-    flag,
     head_dim,
     interleaved,
     layer_specs,
@@ -33,7 +32,6 @@ DEFAULTS = {
     "vocab_size": 290943,
     "rms_norm_eps": 1e-5,
     "head_dim": None,
-    "rope_interleave": False,
 }
 MOE_DEFAULTS = {**DEFAULTS, "num_experts": 1, "moe_topk": 1}
 NAMES = WeightNames(
@@ -69,7 +67,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = with_defaults(config, DEFAULTS)
     _check(config, ONLY)
     layers = _layers(config, ctx)
-    if flag(config, "rope_interleave"):  # as Maincoder, whose GGUF files are such a model
+    if config.get("rope_interleave"):  # as Maincoder, whose GGUF files are such a model
         layers = interleaved(layers)
     return DenseDecoder(llama_spec(config, layers, names=NAMES), ctx)
 
