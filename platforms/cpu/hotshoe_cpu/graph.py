@@ -184,7 +184,7 @@ class _Watch(TorchFunctionMode):
             return self._empty(_size(args), **kwargs)
         if func is Tensor.new_empty and not kwargs:
             return self._empty(_size(args[1:]), args[0].dtype)
-        if not repeated.known(func, args):
+        if not repeated.known(func, args, kwargs):
             raise self._refused(f"it calls {name} of PyTorch")
         result = func(*args, **kwargs)
         if func in repeated.CHANGES:

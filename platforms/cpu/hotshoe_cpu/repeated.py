@@ -32,9 +32,9 @@ def _of(owner: Any, names: str) -> frozenset[Function]:
 VIEWS = _of(
     Tensor,
     "__getitem__ as_strided bfloat16 chunk contiguous expand flatten float half int long permute "
-    "reshape split squeeze tensor_split to transpose type_as unbind unflatten unsqueeze view "
+    "reshape split squeeze tensor_split to transpose type type_as unbind unflatten unsqueeze view "
     "view_as",
-) | {torch.functional.split}
+) | {torch.functional.split, functional.dropout}
 #: What changes its first argument: numbers of the step itself, or the same ones of a cache again.
 CHANGES = _of(
     Tensor,
@@ -73,8 +73,10 @@ WITH_PLACE: Mapping[Function, Function] = {
 }
 
 
-def known(func: Function, args: tuple[Any, ...]) -> bool:
+def known(func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return whether a call can be repeated, as far as that is known before it is made."""
+    if func is functional.dropout:  # which draws nothing, and returns what it gets, if not trained
+        return (*args[2:3], kwargs.get("training", True))[0] is False
     if func in (Tensor.__getitem__, Tensor.__setitem__):
         return not any(index.dtype in (torch.bool, torch.uint8) for index in tensors(args[1]))
     if func is Tensor.repeat_interleave and any(True for _ in tensors(args[1:])):

@@ -37,6 +37,7 @@ def change(x: Tensor) -> Tensor:
         lambda x: x.topk(2, dim=1),
         lambda x: x[torch.tensor([3, 1])],
         lambda x: x.cumsum(1),
+        lambda x: x.type(torch.bfloat16),
         lambda x: x.sign() * x.abs(),
         lambda x: (x != 0).all(1),
         lambda x: x.int() ^ (x.int() % 3),
@@ -50,7 +51,7 @@ def test_a_repetition_leaves_what_the_call_gave(step: Callable[[Tensor], Any]) -
     with seen:
         found = step(x)
     func, args, kwargs = seen.calls[-1]
-    assert repeated.known(func, args)
+    assert repeated.known(func, args, kwargs)
     wanted = [y.clone() for y in repeated.tensors(found)]
     changes = func in repeated.CHANGES
     repeat = repeated.repetition(func, None if changes else found, args, kwargs)
@@ -71,6 +72,7 @@ def test_a_repetition_leaves_what_the_call_gave(step: Callable[[Tensor], Any]) -
         lambda x: x.masked_select(x > 0),
         lambda x: x.__setitem__(x > 0, 1.0),
         lambda x: x.bernoulli_(),
+        torch.nn.functional.dropout,
         lambda x: x.nonzero(),
         lambda x: x.tolist(),
     ],
@@ -81,8 +83,8 @@ def test_numbers_that_choose_shapes_or_come_from_elsewhere_are_not_known(
     seen = Seen()
     with seen:
         step(torch.randn(4, 4))
-    func, args, _ = seen.calls[-1]
-    assert not repeated.known(func, args)
+    func, args, kwargs = seen.calls[-1]
+    assert not repeated.known(func, args, kwargs)
 
 
 def test_a_view_shares_its_arguments_memory() -> None:
@@ -90,3 +92,11 @@ def test_a_view_shares_its_arguments_memory() -> None:
     assert repeated.shares(x.split(2), (x,)) and repeated.shares(x[:0], (x,))
     assert not repeated.shares((x, x.clone()), (x,))
     assert repeated.shares([x[0]], ([x],))
+
+
+def test_dropout_without_training_is_a_view() -> None:
+    x, seen = torch.randn(4, 4), Seen()
+    with seen:
+        found = torch.nn.Dropout(0.5).eval()(x)
+    func, args, kwargs = seen.calls[-1]
+    assert repeated.known(func, args, kwargs) and repeated.shares(found, args)
