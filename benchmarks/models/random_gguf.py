@@ -21,6 +21,11 @@ import numpy as np
 BLOCKS = {
     "Q4_0": (32, 18, {0: 0.004}),
     "Q4_K": (256, 144, {0: 0.00013, 2: 0.001}),
+    "Q2_K": (256, 84, {80: 0.002, 82: 0.002}),
+    "IQ2_XXS": (256, 66, {0: 0.0003}),
+    "IQ2_XS": (256, 74, {0: 0.0003}),
+    "IQ3_XXS": (256, 98, {0: 0.0001}),
+    "IQ4_XS": (256, 136, {0: 0.00002}),
     "Q6_K": (256, 210, {208: 0.00001}),
 }
 #: Suffixes of a layer's matrices, with outputs and inputs by names of sizes.
@@ -64,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--kind", choices=["Q4_0", "Q4_K", "Q4_K_M"], default="Q4_0")
+    parser.add_argument("--kind", choices=[*BLOCKS, "Q4_K_M"], default="Q4_0")
     parser.add_argument("--vocab-size", type=int)
     args = parser.parse_args()
     config = json.loads((args.model / "config.json").read_text())

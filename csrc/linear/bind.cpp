@@ -35,24 +35,30 @@ void linear_(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t m, int x
                   (void*)y, y_stride, gate});
 }
 
-int64_t groups_nbytes(int bits, int64_t n, int64_t k, int64_t group, bool minima, int x_dtype) {
-  return linear::Groups(bits, n, k, group, 0, minima, DType(x_dtype)).total_bytes();
+linear::Groups groups(int bits, int64_t n, int64_t k, int64_t group, uintptr_t table, int offset,
+                      bool minima, int x_dtype) {
+  return {bits, n, k, group, (const int8_t*)table, offset, minima, DType(x_dtype)};
 }
 
-void pack_groups(int bits, int64_t n, int64_t k, int64_t group, int x_dtype, uintptr_t packed,
-                 int64_t row_begin, int64_t rows, uintptr_t values, uintptr_t scales,
-                 uintptr_t minima) {
-  const linear::Groups w(bits, n, k, group, 0, minima != 0, DType(x_dtype));
+int64_t groups_nbytes(int bits, int64_t n, int64_t k, int64_t group, uintptr_t table, bool minima,
+                      int x_dtype) {
+  return groups(bits, n, k, group, table, 0, minima, x_dtype).total_bytes();
+}
+
+void pack_groups(int bits, int64_t n, int64_t k, int64_t group, uintptr_t table, int x_dtype,
+                 uintptr_t packed, int64_t row_begin, int64_t rows, uintptr_t values,
+                 uintptr_t scales, uintptr_t minima) {
+  const linear::Groups w = groups(bits, n, k, group, table, 0, minima != 0, x_dtype);
   linear::pack_groups(w, (void*)packed,
                       {row_begin, rows, (const uint8_t*)values, (const float*)scales,
                        (const float*)minima});
 }
 
 template <void (*kMultiply)(const linear::GroupsCall&)>
-void linear_groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima,
-                   uintptr_t packed, int64_t m, int x_dtype, uintptr_t x, int64_t x_stride,
-                   uintptr_t bias, int y_dtype, uintptr_t y, int64_t y_stride) {
-  const linear::Groups w(bits, n, k, group, offset, minima, DType(x_dtype));
+void linear_groups(int bits, int64_t n, int64_t k, int64_t group, uintptr_t table, int offset,
+                   bool minima, uintptr_t packed, int64_t m, int x_dtype, uintptr_t x,
+                   int64_t x_stride, uintptr_t bias, int y_dtype, uintptr_t y, int64_t y_stride) {
+  const linear::Groups w = groups(bits, n, k, group, table, offset, minima, x_dtype);
   kMultiply({w, (const void*)packed, m, (const void*)x, x_stride, (const float*)bias,
              DType(y_dtype), (void*)y, y_stride});
 }
@@ -87,35 +93,38 @@ void bind_linear(nb::module_& m) {
         "threads nor on the other rows, except that on AMX bfloat16 rounds differently up to 4\n"
         "rows and above. A row that holds a NaN gives NaN.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together, or an unknown activation.");
-  m.def("linear_groups_nbytes", &groups_nbytes, "bits"_a, "n"_a, "k"_a, "group"_a, "minima"_a,
-        "x_dtype"_a,
-        "Bytes of a packed [n, k] weight of 4, 6 or 8 bits with scales by group, and minima.\n\n"
+  m.def("linear_groups_nbytes", &groups_nbytes, "bits"_a, "n"_a, "k"_a, "group"_a, "table"_a,
+        "minima"_a, "x_dtype"_a,
+        "Bytes of a packed [n, k] weight with scales by group, and minima.\n\n"
+        "table: 0 for integers of 4, 6 or 8 bits, which have none; otherwise the address of int8\n"
+        "[16], what codes of 4 bits stand for, or those of 2, four times. It has to stay there.\n"
         "x_dtype: 0 float32, or 1 bfloat16, for which scales have 16 bits.\n\n"
         "Raises:\n    ValueError: sizes that cannot be, or another type of x.");
-  m.def("linear_groups_pack", &pack_groups, "bits"_a, "n"_a, "k"_a, "group"_a, "x_dtype"_a,
-        "packed"_a, "row_begin"_a, "rows"_a, "values"_a, "scales"_a, "minima"_a, Unlocked(),
+  m.def("linear_groups_pack", &pack_groups, "bits"_a, "n"_a, "k"_a, "group"_a, "table"_a,
+        "x_dtype"_a, "packed"_a, "row_begin"_a, "rows"_a, "values"_a, "scales"_a, "minima"_a,
+        Unlocked(),
         "Pack rows [row_begin, row_begin + rows) into `packed`, which is zero before.\n\n"
-        "values is the address of uint8 [rows, k], scales and minima those of float32\n"
-        "[rows, k / group]; minima may be 0. A weight is scale * value + minimum.\n\n"
-        "Raises:\n    ValueError: rows outside the weight.");
-  m.def("linear_groups", recorded(&linear_groups<linear::linear_groups>), "bits"_a, "n"_a, "k"_a, "group"_a, "offset"_a,
-        "minima"_a, "packed"_a, "m"_a, "x_dtype"_a, "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a,
-        "y"_a, "y_stride"_a, Unlocked(),
+        "values is the address of uint8 [rows, k], or with a table int8, scales and minima those of\n"
+        "float32 [rows, k / group]; minima may be 0. A weight is scale * value + minimum.\n\n"
+        "Raises:\n    ValueError: rows outside the weight, or values that the table lacks.");
+  m.def("linear_groups", recorded(&linear_groups<linear::linear_groups>), "bits"_a, "n"_a,
+        "k"_a, "group"_a, "table"_a, "offset"_a, "minima"_a, "packed"_a, "m"_a, "x_dtype"_a, "x"_a,
+        "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
         "y[m, n] = x[m, k] W^T + bias for a weight of `linear_groups_pack`.\n\n"
-        "offset: without minima, a weight is scale * (value - offset). x is float32 or bfloat16,\n"
-        "y has any float dtype. Up to 16 rows (4 or 8 where bfloat16 has units of its own), weights\n"
-        "and sums are float32; above, weights are rounded to the dtype of x, and it is as for\n"
+        "offset: without minima, a weight is scale * (value - offset); 0 with a table. x is float32\n"
+        "or bfloat16, y has any float dtype. Up to 16 rows (4, or of 8 bits 8, where bfloat16 has\n"
+        "units of its own), weights and sums are float32; above, weights are rounded to the dtype of x, and it is as for\n"
         "`linear`. A row's result depends neither on the number of threads nor, but for that limit,\n"
         "on the other rows.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together.");
   m.def("linear_groups_int8", recorded(&linear_groups<linear::linear_groups_int8>), "bits"_a,
-        "n"_a, "k"_a, "group"_a, "offset"_a, "minima"_a, "packed"_a, "m"_a, "x_dtype"_a, "x"_a,
-        "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
-        "The same for 4 bits, where each row of x is quantised to int8 on its own (symmetric,\n"
-        "nearest even). Sums within a group are exact, those of groups float32. On AMX more than 32\n"
-        "rows of bfloat16 and the weights are rounded to it again, and it is as for `linear`; but\n"
-        "for that limit a row's result does not depend on the other rows. A row that holds a NaN\n"
-        "gives NaN.\n\n"
+        "n"_a, "k"_a, "group"_a, "table"_a, "offset"_a, "minima"_a, "packed"_a, "m"_a, "x_dtype"_a,
+        "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
+        "The same for integers of 4 bits, which need no table, where each row of x is quantised to\n"
+        "int8 on its own (symmetric, nearest even). Sums within a group are exact, those of groups\n"
+        "float32. On AMX more than 32 rows of bfloat16 and the weights are rounded to it again, and\n"
+        "it is as for `linear`; but for that limit a row's result does not depend on the other rows.\n"
+        "A row that holds a NaN gives NaN.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together, or other bits.");
 }
 

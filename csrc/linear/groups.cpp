@@ -4,10 +4,12 @@
 #include "linear/groups.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "common/parallel.h"
-#include "linear/group_blocks.h"
+#include "linear/group_values.h"
 #include "linear/linear.h"
 #include "linear/tile.h"
 
@@ -23,88 +25,34 @@ constexpr int64_t kUnpackedBytes = 2048 * 1024;
 // Rows of x that share the unpacking of a line, chains of sums for each.
 constexpr int kTileRows = VL == kBlockRows ? 4 : 2, kChains = VL == kBlockRows ? 4 : 2;
 
-// Calls `f` with the number of bits as a type.
-template <class F>
-auto visit_bits(int bits, F&& f) {
-  switch (bits) {
-    case 4: return f(std::integral_constant<int, 4>{});
-    case 6: return f(std::integral_constant<int, 6>{});
-    default: return f(std::integral_constant<int, 8>{});
-  }
-}
-
-// How values lie in a row's words: kLines of them hold kValues, the first in the lowest bits. Values
-// that are kValues / 2 apart are in the same places of both halves of a word: they are a pair.
-template <int kBits>
-struct Packing {
-  static constexpr int kLines = 1, kValues = 32 / kBits;
-  static UintLanes pair(const UintLanes* words, int i) {
-    return (words[0] >> uint32_t(kBits * i)) & uint32_t(((1u << kBits) - 1u) * 0x10001u);
-  }
-  static UintLanes bits(const UintLanes* words, int i) {
-    return (words[0] >> uint32_t(kBits * i)) & uint32_t((1u << kBits) - 1u);
-  }
-  static void put(uint32_t* words, int i, uint32_t value) { words[0] |= value << (kBits * i); }
-};
-
-// Each half of a word has two values, and four bits of another one: these have their lowest four in
-// the first two words, and the highest two in the last.
-template <>
-struct Packing<6> {
-  static constexpr int kLines = 3, kValues = 16;
-  static UintLanes pair(const UintLanes* words, int i) {
-    if (i < 6) return (words[i / 2] >> uint32_t(i % 2 * 6)) & 0x003f003fu;
-    const UintLanes high = (words[2] >> uint32_t(22 - 2 * i)) & 0x00300030u;
-    return ((words[i - 6] >> 12u) & 0x000f000fu) | high;
-  }
-  static UintLanes bits(const UintLanes* words, int i) {
-    const UintLanes both = pair(words, i % 8);
-    return i < 8 ? both & 0x3fu : both >> 16u;
-  }
-  static void put(uint32_t* words, int i, uint32_t value) {
-    const int place = i % 8, half = i / 8 * 16;
-    if (place < 6) {
-      words[place / 2] |= value << (half + place % 2 * 6);
-    } else {
-      words[place - 6] |= (value & 0xfu) << (half + 12);
-      words[2] |= (value >> 4) << (half + 26 - 2 * place);
-    }
-  }
-};
-
-template <class P>
-Vec value(const UintLanes* words, int i) {
-  return {(decltype(Vec::v))__builtin_convertvector((IntLanes)P::bits(words, i), FloatLanes)};
-}
-
 // Values one by one, with x in float.
-template <int kBits>
-struct Singles : Packing<kBits> {
+template <class F>
+struct Singles : F {
   typedef float X;
-  static constexpr int kSteps = Packing<kBits>::kValues, kBase = 0;
-  static Vec values(const UintLanes* words, int i) { return value<Packing<kBits>>(words, i); }
+  static constexpr int kSteps = F::kValues;
+  using F::F;
+  Vec values(const UintLanes* words, int i) const { return F::value(words, i); }
   static Vec add(Vec q, X x, Vec sum) { return vfma(q, vset(x), sum); }
 };
 
 #ifdef __AVX512BF16__
-// Bits below the eighth are the last ones of a bfloat16 from 128 on. So two halves of words are a
-// pair of those without being converted, but for kBase. x is pairs of bfloat16 in that order.
-template <int kBits>
-struct Pairs : Packing<kBits> {
+// Values in pairs, with x in pairs of bfloat16 in that order.
+template <class F>
+struct Pairs : F {
   typedef uint32_t X;
-  static constexpr int kSteps = Packing<kBits>::kValues / 2, kBase = 128;
-  static __m512bh values(const UintLanes* words, int i) {
-    return (__m512bh)(Packing<kBits>::pair(words, i) | 0x43004300u);
-  }
+  static constexpr int kSteps = F::kValues / 2;
+  using F::F;
+  float base() const { return F::kPairBase; }
+  __m512bh values(const UintLanes* words, int i) const { return F::pair(words, i); }
   static Vec add(__m512bh q, X x, Vec sum) {
     return {_mm512_dpbf16_ps(sum.v, q, (__m512bh)_mm512_set1_epi32(int(x)))};
   }
 };
-template <int kBits>
-using Narrow = std::conditional_t<kBits == 8, Singles<8>, Pairs<kBits>>;
+template <class F>
+using Narrow = std::conditional_t<std::is_same_v<F, Integers<8>>, Singles<F>, Pairs<F>>;
 #else
-template <int kBits>
-using Narrow = Singles<kBits>;
+template <class F>
+using Narrow = Singles<F>;
 #endif
 
 // One row of x after another in a form of its own, and the sum of each group of it.
@@ -121,7 +69,8 @@ void multiply(const Groups& w, const char* block, Inputs<typename V::X> in,
               float (*out)[kBlockRows]) {
   Vec total[kRows][kVectors];
   for (auto& row : total) std::fill(row, row + kVectors, vzero());
-  const float base = float(V::kBase + (w.minima ? 0 : w.offset));
+  const V form(w);
+  const float base = form.base() + float(w.minima ? 0 : w.offset);
   const auto* x = in.x;
   for (int64_t g = 0; g < w.groups(); ++g) {
     auto [lines, d] = Group<S>(w, block, g);
@@ -138,7 +87,7 @@ void multiply(const Groups& w, const char* block, Inputs<typename V::X> in,
         load_lines(from + v * VL * 4, words);
 #pragma GCC unroll 16
         for (int i = 0; i < V::kSteps; ++i) {
-          const auto q = V::values(words, i);
+          const auto q = form.values(words, i);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
             Vec& s = sum[r][v][i % kChains];
@@ -157,7 +106,7 @@ void multiply(const Groups& w, const char* block, Inputs<typename V::X> in,
         if (w.minima) {
           total[r][v] = vfma(vload(d + kBlockRows + v * VL), vset(inputs), total[r][v]);
         }
-        if (V::kBase || !w.minima) s -= vset(base * inputs);
+        if (base != 0) s -= vset(base * inputs);
         total[r][v] = vfma(vload(d + v * VL), s, total[r][v]);
       }
     }
@@ -180,27 +129,28 @@ void multiply(int rows, const Groups& w, const char* block, Inputs<typename V::X
   }
 }
 
-template <int kBits>
-Inputs<float> arranged(Singles<kBits>, const GroupsCall& call, const float* x, const float* sums) {
-  return {x, call.w.k, sums};
-}
-
-#ifdef __AVX512BF16__
-template <int kBits>
-Inputs<uint32_t> arranged(Pairs<kBits>, const GroupsCall& call, const float*, const float* sums) {
-  const int64_t stride = call.w.k / 2;
-  auto* pairs = (uint32_t*)kept_memory<2>(size_t(call.m * stride) * sizeof(uint32_t));
+// All rows of x as pairs of what lies `steps` apart.
+[[maybe_unused]] const uint32_t* pairs_of(const GroupsCall& call, int steps) {
+  auto* pairs = (uint32_t*)kept_memory<2>(size_t(call.m * (call.w.k / 2)) * sizeof(uint32_t));
   uint32_t* to = pairs;
   for (int64_t r = 0; r < call.m; ++r) {
     const auto* x = (const uint16_t*)call.x + r * call.x_stride;
-    constexpr int kSteps = Pairs<kBits>::kSteps;
-    for (const auto* end = x + call.w.k; x < end; x += 2 * kSteps, to += kSteps) {
-      for (int i = 0; i < kSteps; ++i) to[i] = x[i] | uint32_t(x[i + kSteps]) << 16;
+    for (const auto* end = x + call.w.k; x < end; x += 2 * steps, to += steps) {
+      for (int i = 0; i < steps; ++i) to[i] = x[i] | uint32_t(x[i + steps]) << 16;
     }
   }
-  return {pairs, stride, sums};
+  return pairs;
 }
-#endif
+
+// x as `V` reads it.
+template <class V>
+Inputs<typename V::X> arranged(const GroupsCall& call, const float* x, const float* sums) {
+  if constexpr (std::is_same_v<typename V::X, float>) {
+    return {x, call.w.k, sums};
+  } else {
+    return {pairs_of(call, V::kSteps), call.w.k / 2, sums};
+  }
+}
 
 template <class V>
 Inputs<typename V::X> read_inputs(const GroupsCall& call) {
@@ -219,7 +169,7 @@ Inputs<typename V::X> read_inputs(const GroupsCall& call) {
       }
     }
   });
-  return arranged(V{}, call, x, sums);
+  return arranged<V>(call, x, sums);
 }
 
 template <class V, class S>
@@ -244,24 +194,26 @@ void multiply_directly(const GroupsCall& call) {
 UintLanes rounded(Vec v) { return (UintLanes)v.v + 0x8000u; }
 
 // One block to the plain layout of its type; lines that pad K are zero already.
-template <class P, class S>
+template <class F, class S>
 void unpack_block(const Groups& w, const char* block, char* to) {
   constexpr bool kNarrow = sizeof(S) == 2;
+  const F form(w);
   for (int64_t g = 0; g < w.groups(); ++g) {
     const auto [lines, d] = Group<S>(w, block, g);
     for (int v = 0; v < kVectors; ++v) {
       const Vec all = factor<S>(block, v), scale = vload(d + v * VL) * all;
       const Vec least = w.minima ? vload(d + kBlockRows + v * VL) * all
                                  : scale * vset(-float(w.offset));
+      const Vec base = vset(form.base());
       char* at = to + (g * w.group >> kNarrow) * kLineBytes + v * VL * 4;
-      for (int64_t line = 0; line < w.lines(); line += P::kLines) {
-        UintLanes words[P::kLines];
+      for (int64_t line = 0; line < w.lines(); line += F::kLines) {
+        UintLanes words[F::kLines];
         load_lines(lines + line * kLineBytes + v * VL * 4, words);
 #pragma GCC unroll 16
-        for (int i = 0; i < P::kValues; i += 1 + kNarrow, at += kLineBytes) {
-          const Vec first = vfma(value<P>(words, i), scale, least);
+        for (int i = 0; i < F::kValues; i += 1 + kNarrow, at += kLineBytes) {
+          const Vec first = vfma(form.value(words, i) - base, scale, least);
           if constexpr (kNarrow) {
-            const Vec second = vfma(value<P>(words, i + 1), scale, least);
+            const Vec second = vfma(form.value(words, i + 1) - base, scale, least);
             const UintLanes pair = (rounded(first) >> 16) | (rounded(second) & 0xffff0000u);
             std::memcpy(at, &pair, sizeof pair);
           } else {
@@ -275,9 +227,9 @@ void unpack_block(const Groups& w, const char* block, char* to) {
 
 void unpack(const GroupsCall& call, int64_t begin, int64_t end, const Layout& layout, char* to) {
   const Groups& w = call.w;
-  const auto run = visit_bits(w.bits, [&](auto bits) {
-    using P = Packing<decltype(bits)::value>;
-    return w.narrow() ? unpack_block<P, f16> : unpack_block<P, float>;
+  const auto run = visit_values(w, [&](auto kind) {
+    using F = typename decltype(kind)::type;
+    return w.narrow() ? unpack_block<F, f16> : unpack_block<F, float>;
   });
   const int64_t used = divide_up(w.k * element_bytes(w.x), kGroupBytes) * kLineBytes;
   parallel_for(end - begin, [&](int64_t first, int64_t last) {
@@ -315,10 +267,21 @@ float row_factor(const Groups& w, const float* d, const float* m) {
   return std::ldexp(1.0f, std::max(std::ilogb(largest) - 14, -126));
 }
 
+// What is no value of a table.
+constexpr uint8_t kUnknown = 0xff;
+
+// The bits of each byte: its own, or where the table has it.
+std::array<uint8_t, 256> bits_of_bytes(const Groups& w) {
+  std::array<uint8_t, 256> bits;
+  for (int i = 0; i < 256; ++i) bits[i] = w.table ? kUnknown : uint8_t(i);
+  for (int i = 0; w.table && i < 1 << w.bits; ++i) bits[uint8_t(w.table[i])] = uint8_t(i);
+  return bits;
+}
+
 // One row, the `lane`-th of its block.
 template <class P, class S>
-void pack_row(const Groups& w, char* block, int64_t lane, const uint8_t* values, const float* d,
-              const float* m) {
+void pack_row(const Groups& w, char* block, int64_t lane, const uint8_t* bits,
+              const uint8_t* values, const float* d, const float* m) {
   float factor = 1;
   if constexpr (sizeof(S) == 2) factor = ((float*)block)[lane] = row_factor(w, d, m);
   for (int64_t g = 0; g < w.groups(); ++g) {
@@ -326,7 +289,7 @@ void pack_row(const Groups& w, char* block, int64_t lane, const uint8_t* values,
     auto* words = (uint32_t*)group.lines + lane;
     for (int64_t line = 0; line < w.lines(); line += P::kLines, values += P::kValues) {
       uint32_t packed[P::kLines] = {};
-      for (int i = 0; i < P::kValues; ++i) P::put(packed, i, values[i]);
+      for (int i = 0; i < P::kValues; ++i) P::put(packed, i, bits[values[i]]);
       for (int i = 0; i < P::kLines; ++i) words[(line + i) * kBlockRows] = packed[i];
     }
     group.d[lane] = from_float<S>(d[g] / factor);
@@ -341,8 +304,13 @@ void pack_groups(const Groups& w, void* packed, const GroupRows& rows) {
     throw std::invalid_argument("rows beyond the weight's " + std::to_string(w.n));
   }
   if (w.minima != (rows.m != nullptr)) throw std::invalid_argument("minima are missing, or too many");
-  const auto pack = visit_bits(w.bits, [&](auto bits) {
-    using P = Packing<decltype(bits)::value>;
+  const auto bits = bits_of_bytes(w);
+  const auto is_unknown = [&](uint8_t value) { return bits[value] == kUnknown; };
+  if (w.table && std::any_of(rows.values, rows.values + rows.count * w.k, is_unknown)) {
+    throw std::invalid_argument("the table lacks some of the values");
+  }
+  const auto pack = visit_values(w, [&](auto kind) {
+    using P = typename decltype(kind)::type;
     return w.narrow() ? pack_row<P, f16> : pack_row<P, float>;
   });
   parallel_for(rows.count, [&](int64_t begin, int64_t end) {
@@ -351,7 +319,7 @@ void pack_groups(const Groups& w, void* packed, const GroupRows& rows) {
       char* block = (char*)packed + row / kBlockRows * w.block_bytes();
       const float* d = rows.d + i * w.groups();
       const float* m = rows.m ? rows.m + i * w.groups() : nullptr;
-      pack(w, block, row % kBlockRows, rows.values + i * w.k, d, m);
+      pack(w, block, row % kBlockRows, bits.data(), rows.values + i * w.k, d, m);
     }
   }, kBlockRows);
 }
@@ -372,10 +340,10 @@ int64_t max_direct_rows(const Groups& w) {
 void linear_groups(const GroupsCall& call) {
   visit_float(int(call.y_dtype), [](auto) {});
   if (call.m > max_direct_rows(call.w)) return multiply_unpacked(call);
-  visit_bits(call.w.bits, [&](auto bits) {
-    constexpr int kBits = decltype(bits)::value;
-    call.w.narrow() ? multiply_directly<Narrow<kBits>, f16>(call)
-                    : multiply_directly<Singles<kBits>, float>(call);
+  visit_values(call.w, [&](auto kind) {
+    using F = typename decltype(kind)::type;
+    call.w.narrow() ? multiply_directly<Narrow<F>, f16>(call)
+                    : multiply_directly<Singles<F>, float>(call);
   });
 }
 

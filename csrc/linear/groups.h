@@ -1,7 +1,8 @@
-// y = x W^T + bias for weights of 4, 6 or 8 bits whose scales belong to groups of k.
+// y = x W^T + bias for weights of 2, 4, 6 or 8 bits whose scales belong to groups of k.
 //
-// A weight is d * q + m with an unsigned q; d, and m where there are minima, belong to a row and a
-// group. Without minima m is -d * offset. Rows are cut into blocks of 16. A block holds group after
+// A weight is d * q + m; d, and m where there are minima, belong to a row and a group. q is an unsigned
+// integer, and without minima m is -d * offset. Or q is one of the int8 that a table holds, and m is 0
+// without minima; the bits are its place there. Rows are cut into blocks of 16. A block holds group after
 // group, each as lines of 64 bytes that are 32 bits of each row, and scales behind them:
 //   x is float32   [groups]([group * bits / 32][16] uint32; [d, m][16] float)
 //   x is bfloat16  [16] float, powers of two, which are factors of float16, then as above; without
@@ -15,21 +16,26 @@
 
 namespace hotshoe::linear {
 
+constexpr int kTableValues = 16;
+
 struct Groups {
   int bits;
   int64_t n, k, group;
-  int offset;  // added to values while packing, so that none is negative
+  const int8_t* table;  // of kTableValues, the first 2^bits again and again; null for integers
+  int offset;           // added to integers before packing, so that none is negative
   bool minima;
   DType x;  // of what W is multiplied by
 
-  Groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima, DType x)
-      : bits(bits), n(n), k(k), group(group), offset(offset), minima(minima), x(x) {
+  Groups(int bits, int64_t n, int64_t k, int64_t group, const int8_t* table, int offset,
+         bool minima, DType x)
+      : bits(bits), n(n), k(k), group(group), table(table), offset(offset), minima(minima), x(x) {
     if (x != DType::f32 && x != DType::bf16) {
       throw std::invalid_argument("x must be float32 or bfloat16");
     }
-    if (bits != 4 && bits != 6 && bits != 8) {
-      throw std::invalid_argument("groups have 4, 6 or 8 bits");
+    if (table ? bits != 2 && bits != 4 : bits != 4 && bits != 6 && bits != 8) {
+      throw std::invalid_argument("groups have integers of 4, 6 or 8 bits, or codes of 2 or 4");
     }
+    if (table && offset) throw std::invalid_argument("what a table holds has no offset");
     if (n < 1 || k < 1) throw std::invalid_argument("N and K must be at least 1");
     if (group < 1 || group * bits % (bits == 6 ? 96 : 32) || k % group) {
       throw std::invalid_argument(
@@ -51,7 +57,7 @@ struct Groups {
   int64_t total_bytes() const { return blocks() * block_bytes(); }
 };
 
-// A run of rows: values uint8 [count, k], d and m float [count, groups].
+// A run of rows: values uint8 [count, k], or of a table int8; d and m float [count, groups].
 struct GroupRows {
   int64_t begin, count;
   const uint8_t* values;
@@ -76,7 +82,7 @@ struct GroupsCall {
 
 void linear_groups(const GroupsCall& call);
 
-// The same for 4 bits, where each row of x is rounded to int8: symmetric, to nearest even.
+// The same for integers of 4 bits, where each row of x is rounded to int8: symmetric, to nearest even.
 void linear_groups_int8(const GroupsCall& call);
 
 }  // namespace hotshoe::linear

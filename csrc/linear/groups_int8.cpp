@@ -239,7 +239,9 @@ void multiply_on_tiles(GroupsCall call) {
 void linear_groups_int8(const GroupsCall& call) {
   visit_float(int(call.y_dtype), [](auto) {});
   const Groups& w = call.w;
-  if (w.bits != 4) throw std::invalid_argument("x of int8 is multiplied by weights of 4 bits");
+  if (w.bits != 4 || w.table) {
+    throw std::invalid_argument("x of int8 is multiplied by integers of 4 bits");
+  }
   if (!w.minima && w.offset != kOffset) throw std::invalid_argument("the offset of 4 bits is 8");
   if (call.m == 0) return;
   if (w.narrow() && amx_kernel(w.x) && call.m > kMaxRowsBeforeTiles) return multiply_on_tiles(call);

@@ -16,15 +16,26 @@ SCALES = {torch.float32: 0.0, torch.bfloat16: 2.0**-11}
 
 
 class Weight:
-    """Random values, scales and minima, and what they stand for in float64."""
+    """Random values, scales and minima, and what they stand for in float64.
 
-    def __init__(self, bits: int, n: int, k: int, group: int, minima: bool) -> None:
-        self.shape, self.minima = (bits, n, k, group), minima
-        self.q = torch.randint(0, 2**bits, (n, k), dtype=torch.uint8)
+    Values are codes of what a table holds, if there is one.
+    """
+
+    def __init__(
+        self, bits: int, n: int, k: int, group: int, minima: bool, table: bool = False
+    ) -> None:
+        self.minima, self.offset = minima, 0 if table else OFFSET
+        self.table = torch.randperm(256)[: 2**bits].to(torch.int8) if table else None
+        #: As kernels want it.
+        self.spread = None if self.table is None else self.table.repeat(16 // 2**bits)
+        address = 0 if self.spread is None else self.spread.data_ptr()
+        self.shape = (bits, n, k, group, address)
+        q = torch.randint(0, 2**bits, (n, k), dtype=torch.uint8)
+        self.q = q if self.table is None else self.table[q.long()]
         self.d = torch.randn(n, k // group) * 0.1
         self.m = torch.randn(n, k // group) if minima else None
         scale = self.d.double().repeat_interleave(group, 1)
-        least = -scale * OFFSET
+        least = -scale * self.offset
         if self.m is not None:
             least = self.m.double().repeat_interleave(group, 1)
         self.wide = scale * self.q + least
@@ -57,7 +68,7 @@ def run(
     m, n, margin = len(x), w.shape[1], 3
     memory = torch.full((m, n + margin), NAN, dtype=dtype)
     native.linear_groups(
-        *(*w.shape, OFFSET, w.minima, packed.data_ptr(), m, CODES[x.dtype], x.data_ptr()),
+        *(*w.shape, w.offset, w.minima, packed.data_ptr(), m, CODES[x.dtype], x.data_ptr()),
         *(x.stride(0), 0 if bias is None else bias.data_ptr()),
         *(CODES[dtype], memory.data_ptr(), n + margin),
     )
@@ -69,12 +80,16 @@ def run(
 @pytest.mark.parametrize(
     "shape", [(1, 8, 8), (16, 64, 32), (37, 96, 16), (75, 320, 64), (33, 40, 40)]
 )
-@pytest.mark.parametrize("bits", [4, 6, 8])
-def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], minima: bool) -> None:
+@pytest.mark.parametrize(
+    ("bits", "table"), [(4, False), (6, False), (8, False), (2, True), (4, True)]
+)
+def test_products(
+    native: ModuleType, bits: int, table: bool, shape: tuple[int, int, int], minima: bool
+) -> None:
     n, k, group = shape
-    if bits == 6:  # whose groups are of 16 values
+    if bits in (2, 6):  # whose groups are of 16 values
         k, group = k // group * -(-group // 16) * 16, -(-group // 16) * 16
-    w = Weight(bits, n, k, group, minima)
+    w = Weight(bits, n, k, group, minima, table)
     # More rows meet weights in the dtype of x.
     direct = 4 if "amx" in native.__name__ else 8 if bits == 8 and "bf16" in native.__name__ else 16
     for m in (0, 1, 2, 3, 5, 9, 16, 17, 40):
@@ -135,12 +150,14 @@ def test_what_is_not_a_number_stays_in_its_row(native: ModuleType) -> None:
     "sizes",
     [
         *((5, 4, 32, 32), (4, 0, 32, 32), (4, 4, 48, 32), (4, 4, 32, 4), (8, 4, 32, 0)),
-        (6, 4, 32, 8),
+        *((6, 4, 32, 8), (2, 4, 32, 32)),
     ],
 )
 def test_sizes_that_cannot_be(native: ModuleType, sizes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"bits|at least 1|multiple"):
-        native.linear_groups_nbytes(*sizes, False, 0)
+        native.linear_groups_nbytes(*sizes, 0, False, 0)
+    with pytest.raises(ValueError, match="codes of 2 or 4"):
+        native.linear_groups_nbytes(8, 4, 32, 32, 64, False, 0)
 
 
 def test_calls_that_cannot_be(native: ModuleType) -> None:
@@ -152,3 +169,8 @@ def test_calls_that_cannot_be(native: ModuleType) -> None:
         w.pack(native, dtype=torch.float16)
     with pytest.raises(ValueError, match="rows beyond the weight's 4"):
         native.linear_groups_pack(*w.shape, 0, packed.data_ptr(), 3, 2, w.q.data_ptr(), 1, 0)
+    w = Weight(2, 4, 32, 32, False, table=True)
+    assert w.spread is not None
+    w.q[3, 31] = next(n for n in range(5) if n not in w.spread.tolist())
+    with pytest.raises(ValueError, match="the table lacks some of the values"):
+        w.pack(native)

@@ -239,13 +239,18 @@ def stored_alike(
     if format.join is not None and any(stored != found[0] for stored in found):
         format.join([name for name, _ in parts])
         found = [format.storage(name, (size, in_features)) for name, size in parts]
-    if any(stored != found[0] for stored in found):  # maybe some have a native form, and some not
-        found = [stored and replace(stored, native=None) for stored in found]
+    if any(stored != found[0] for stored in found):  # maybe in what nobody has to know
+        found = [stored and _without_hints(stored) for stored in found]
     if any(stored != found[0] for stored in found):
         if format.unpack is not None:
             return PLAIN, None
         return format, None
     return (PLAIN, None) if found[0] is None else (format, found[0])
+
+
+def _without_hints(stored: Storage) -> Storage:
+    """Return a form without a native one, and without the values that its integers have."""
+    return replace(stored, native=None, weight=replace(stored.weight, values=None))
 
 
 def stored_otherwise(parts: Sequence[tuple[str, int]]) -> CheckpointError:

@@ -23,6 +23,8 @@ class QuantSpec:
         permuted: The columns of a weight come in another order than x's, which is stored with it.
         bits: How many bits integers need, where they are fewer than the format's; whoever holds
             them may take no notice.
+        values: The few values that integers have, rising, at most 16; who knows them may hold where
+            they are in this list. Whoever holds integers may take no notice.
     """
 
     format: str
@@ -35,13 +37,16 @@ class QuantSpec:
     packing: str = ""
     permuted: bool = since(2, False)
     bits: int | None = since(2, None)
+    values: tuple[int, ...] | None = since(2, None)
 
     def __str__(self) -> str:
-        """Return the form in words: "int8 by channel", "int4 by group of 32 with zero points"."""
+        """Return the form in words: "int8 by channel", "int4 by group of 32 with zero points",
+        "int8 of 6 values by group of 16"."""
         size = {
             "group": f" of {self.group_size}",
             "block": " of {}x{}".format(*(self.block_shape or (0, 0))),
         }.get(self.granularity, "")
         zeros = "" if self.symmetric else " with zero points"
-        bits = f" of {self.bits} bits" if self.bits else ""
-        return f"{self.format}{bits} by {self.granularity}{size}{zeros}"
+        few = f" of {self.bits} bits" if self.bits else ""
+        few = f" of {len(self.values)} values" if self.values else few
+        return f"{self.format}{few} by {self.granularity}{size}{zeros}"

@@ -1,6 +1,10 @@
-"""Candidate `groups` of slot `linear`: weights of four, six or eight bits with scales by group.
+"""Candidate `groups` of slot `linear`: weights of two to eight bits with scales by group.
 
-Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
+Checkpoints have such weights, whoever packed them, or they are quantized while they load. Those of
+at most sixteen values are held as places in a table of these: in four bits, or of four values in
+two. Other integers have as many bits as they need, of four, six and eight.
+
+x stays
 as it is, or beside integers of four bits is rounded to int8 by token, as some checkpoints want it.
 Then sums of integers run over each group; but on processors with tiles, more than 32 rows of
 bfloat16 are rounded to it again, and go on as x that stays as it is.
@@ -13,6 +17,7 @@ two.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -24,14 +29,17 @@ from hotshoe_cpu.linear import CODES, INT8_ACTIVATION
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 from hotshoe_native import MAX_INT8_K
 
-#: 4-bit floats are given as integers of eight bits, and stay such.
-BITS = {"int4": 4, "int8": 8, "fp4_e2m1": 8}
+BITS = {"int4": 4, "int8": 8}
+#: 4-bit floats are given doubled, as integers.
+FLOATS = {"fp4_e2m1": (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)}
+#: The most values that codes of some bits stand for.
+TABLES = {2: 4, 4: 16}
 #: Types of x, in which many rows meet plain weights.
 TYPES = ("float32", "bfloat16")
 #: What is added to symmetric values so that none is negative.
 OFFSETS = {4: 8, 6: 32, 8: 128}
 #: Values that fill whole words.
-STEPS = {4: 8, 6: 16, 8: 4}
+STEPS = {2: 16, 4: 8, 6: 16, 8: 4}
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -39,7 +47,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     weight = spec.weight or QuantSpec("", "")
     what = f"weights {spec.weight}" if spec.weight else "plain weights"
     group = _group(spec)
-    bits, rounds = _bits(weight), spec.activation is not None
+    bits, rounds = _bits(spec), spec.activation is not None
     refusals = {
         f"{what} are not int4 or int8 with scales by group or row": not bits
         or weight.granularity not in ("group", "channel")
@@ -49,7 +57,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         and (spec.activation != INT8_ACTIVATION or weight.format != "int4"),
         f"{group} inputs of a group are more than the {MAX_INT8_K} whose int8 products fit "
         "32 bits": rounds and group > MAX_INT8_K,
-        "4-bit floats are not made here": weight.online and weight.format == "fp4_e2m1",
+        "4-bit floats are not made here": weight.online and bool(_values(spec)),
         "columns of weights in another order than x's are not multiplied": weight.permuted,
         f"groups of {group} among {spec.in_features} inputs do not fill words": bool(bits)
         and (not group or spec.in_features % group != 0 or group % STEPS[bits] != 0),
@@ -64,14 +72,34 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 def weight_bytes(spec: LinearSpec, facts: DeviceFacts) -> int:
     """Return the bytes as they are held: scales and minima have the bits of x."""
     bits = 8 * torch_dtype(spec.dtype).itemsize
-    values = _bits(spec.weight) if spec.weight else None
-    return linear_bytes(spec, values, bits, bits)
+    return linear_bytes(spec, _bits(spec) if spec.weight else None, bits, bits)
 
 
-def _bits(weight: QuantSpec) -> int:
+def _bits(spec: LinearSpec) -> int:
     """Return how many bits a value is held in; 0 where it is none of those that are."""
+    weight = spec.weight or QuantSpec("", "")
     held = BITS.get(weight.format, 0)
+    if values := _values(spec):
+        return min(bits for bits, most in TABLES.items() if len(values) <= most)
     return 6 if held == 8 and 4 < (weight.bits or held) <= 6 else held
+
+
+def _values(spec: LinearSpec) -> tuple[int, ...]:
+    """Return the values of a weight that is held as places in a table; none of one that is not.
+
+    x of eight bits meets integers alone, and those of four bits take no more than a place.
+    """
+    weight = spec.weight or QuantSpec("", "")
+    values = FLOATS.get(weight.format, weight.values or ())
+    narrower = weight.format != "int4" or len(values) <= TABLES[2]
+    return values if narrower and spec.activation is None and len(values) <= TABLES[4] else ()
+
+
+@cache
+def _table(values: tuple[int, ...], bits: int) -> Tensor:
+    """Return int8 [16] of values, the last one again up to 2**bits, all of them as often as fit."""
+    filled = [*values, *[values[-1]] * (TABLES[bits] - len(values))]
+    return torch.tensor(filled * (TABLES[4] // TABLES[bits]), dtype=torch.int8)
 
 
 def _group(spec: LinearSpec) -> int:
@@ -88,8 +116,13 @@ class Linear:
         self._native = kernels(facts)
         native = self._native
         self._kernel = native.linear_groups_int8 if spec.activation else native.linear_groups
-        self._bits, self._n = _bits(spec.weight), spec.out_features
-        self._shape = (self._bits, self._n, spec.in_features, _group(spec))
+        self._bits, self._n, self._group = _bits(spec), spec.out_features, _group(spec)
+        self._groups = spec.in_features // self._group
+        values = _values(spec)
+        self._table = _table(values, self._bits) if values else None
+        self._offset = 0 if values else OFFSETS[self._bits]
+        table = 0 if self._table is None else self._table.data_ptr()
+        self._shape = (self._bits, self._n, spec.in_features, self._group, table)
         self._minima = not spec.weight.symmetric
         self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)
         self._x_code, self._y_code = CODES[torch_dtype(spec.dtype)], CODES[self._y_dtype]
@@ -118,21 +151,20 @@ class Linear:
     def _pack(self, row: int, part: Tensor, scale: Tensor | None, zero: Tensor | None) -> None:
         """Pack rows [rows, in_features] from `row` on; integers come with their scales."""
         if scale is None:
-            part, scale = _quantized(part, self._bits, self._shape[3])
+            part, scale = _quantized(part, self._bits, self._group)
         shape = (part.shape[0], -1)
         spread = scale.float().reshape(shape if scale.dim() else (1, 1))
-        groups = self._shape[2] // self._shape[3]
-        scales = spread.expand(part.shape[0], groups).contiguous()
+        scales = spread.expand(part.shape[0], self._groups).contiguous()
         values, minima = part.to(torch.int16), None
         if self._minima:
             assert zero is not None
             # Writers differ in whether values begin at 0; only their distance from zero counts.
-            shift = OFFSETS[self._bits] if bool((values < 0).any()) else 0
-            distance = zero.float().reshape(shape).expand(part.shape[0], groups) + shift
+            shift = self._offset if bool((values < 0).any()) else 0
+            distance = zero.float().reshape(shape).expand(part.shape[0], self._groups) + shift
             values, minima = values + shift, (-scales * distance).contiguous()
         else:
-            values = values + OFFSETS[self._bits]
-        packed = values.to(torch.uint8).contiguous()
+            values = values + self._offset
+        packed = values.to(torch.uint8).contiguous()  # of a table the bytes of int8
         self._native.linear_groups_pack(
             *self._shape,
             self._x_code,
@@ -154,7 +186,7 @@ class Linear:
         y = torch.empty(rows, self._n, dtype=self._y_dtype)
         self._kernel(
             *self._shape,
-            OFFSETS[self._bits],
+            self._offset,
             self._minima,
             self._packed.data_ptr(),
             rows,

@@ -32,7 +32,7 @@ from hotshoe_quantization.stored import (
     order_spec,
     ordered,
 )
-from hotshoe_quantization.unpack import in_order, signed, unpack
+from hotshoe_quantization.unpack import in_order, signed, signed_values, unpack
 from hotshoe_quantization.values import Values, holds, matches_regex
 
 #: Bits of GPTQ's integers.
@@ -264,6 +264,7 @@ def gptq(values: Values, offset: int) -> Gptq:
     """Return how layers are stored whose bits, group_size and sym these are."""
     bits = values.one_of(BITS, "bits")
     weight = _integers(max(bits, 4), values.size("group_size"), values.flag("sym", default=True))
+    weight = replace(weight, values=signed_values(bits))
     if values.flag("desc_act", default=False) and weight.group_size is not None:
         weight = replace(weight, permuted=True)
     return Gptq(weight, bits, offset)

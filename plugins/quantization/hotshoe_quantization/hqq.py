@@ -8,7 +8,7 @@ writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from hotshoe_quantization.stored import (
     check_group,
     finite,
 )
-from hotshoe_quantization.unpack import signed
+from hotshoe_quantization.unpack import signed, signed_values
 from hotshoe_quantization.values import Values, holds
 
 BITS = (2, 4, 8)
@@ -60,12 +60,16 @@ class Hqq:
         check_group(layer, shape[1], self.size)
         granularity = "channel" if self.size is None else "group"
         number = f"int{max(self.bits, 4)}"
-        return Storage(QuantSpec(number, granularity, self.size, symmetric=False))
+        few = signed_values(self.bits)
+        return Storage(QuantSpec(number, granularity, self.size, symmetric=False, values=few))
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return the three tensors."""
         groups = Axis(1, self.size).spec(layer, shape, share, FLOATS)
         weight = Axis().spec(layer, shape, share, frozenset({torch.int8}))
+        weight = replace(
+            weight, drawn=lambda values: signed(values & (2**self.bits - 1), self.bits)
+        )
         return {"weight": weight, "weight_scale": groups, "weight_zero_point": groups}
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:

@@ -62,7 +62,8 @@ class Packing:
             return FLOAT_MODES[self.mode][2]
         held, bits = ("int8", self.bits) if self.bits > 4 else ("int4", None)
         bits = None if bits == 8 else bits
-        return QuantSpec(held, "group", self.size, symmetric=False, bits=bits)
+        few = tuple(range(4)) if self.bits == 2 else None
+        return QuantSpec(held, "group", self.size, symmetric=False, bits=bits, values=few)
 
 
 class MlxFormat(WeightFormat):

@@ -43,6 +43,11 @@ def signed(values: Tensor, bits: int) -> Tensor:
     return (values.to(torch.int16) - half).to(torch.int8)
 
 
+def signed_values(bits: int) -> tuple[int, ...] | None:
+    """Return what `signed` makes of so few bits that it is worth knowing: of two."""
+    return (-2, -1, 0, 1) if bits == 2 else None
+
+
 def from_fp4(codes: Tensor) -> Tensor:
     """Return 4-bit floats, doubled, as int8: exactly."""
     table = torch.tensor(FP4_DOUBLED, dtype=torch.int8, device=codes.device)

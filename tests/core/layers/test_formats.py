@@ -118,6 +118,23 @@ def test_matrices_of_one_product_in_several_forms_become_plain(ctx, size):
         torch.testing.assert_close(torch.cat(part, 1), correct, rtol=1e-5, atol=1e-4)
 
 
+class Mixed(OnlineFormat):
+    """One matrix of two bits, and others of four, as mixed GPTQ has them."""
+
+    online = False
+
+    def storage(self, layer, shape):
+        values = (-2, -1, 0, 1) if layer == "two" else None
+        return Storage(QuantSpec("int4", "group", 16, values=values))
+
+
+@pytest.mark.parametrize(("names", "few"), [(("two", "four"), None), (("two",), (-2, -1, 0, 1))])
+def test_few_values_and_many_are_one_form(ctx, names, few):
+    ctx.format = Mixed()
+    matrix = Matrix(ctx, [(name, 8) for name in names], 32)
+    assert matrix.spec.weight == QuantSpec("int4", "group", 16, values=few)
+
+
 def test_a_share_counts_its_rows():
     assert Share((slice(2, 5), slice(9, 10)), slice(0, 4), padding=2).num_rows == 6
 

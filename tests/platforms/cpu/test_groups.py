@@ -20,6 +20,10 @@ FORMS = [
     QuantSpec("int8", "group", 16, bits=6),
     QuantSpec("int8", "group", 32, symmetric=False, bits=5),
     QuantSpec("fp4_e2m1", "group", 32),
+    QuantSpec("int8", "group", 16, values=(-128, -43, -8, 7, 25, 127)),
+    QuantSpec("int8", "group", 32, symmetric=False, bits=5, values=tuple(range(-8, 8))),
+    QuantSpec("int4", "group", 32, values=(-1, 0, 1, 2)),
+    QuantSpec("int4", "group", 16, symmetric=False, values=(0, 1, 2, 3)),
     QuantSpec("int4", "channel"),
     QuantSpec("int8", "channel", symmetric=False),
     QuantSpec("int4", "group", 32, online=True),
@@ -37,13 +41,13 @@ def drawn(rng: torch.Generator, spec: LinearSpec, signed: bool) -> dict[str, lis
     tensors = {"bias": biases} if spec.bias else {}
     if quant.online:
         return tensors | {"weight": [torch.randn(n, 96, generator=rng) for n in sizes]}
-    high = 2 ** ((quant.bits or groups.BITS[quant.format]) - 1)
+    few = groups.FLOATS.get(quant.format, quant.values)
+    high = 2 ** ((quant.bits or groups.BITS.get(quant.format, 8)) - 1)
     low, high = (-high, high) if signed or quant.symmetric else (0, min(2 * high, 128))
+    known = torch.tensor(few or range(low, high), dtype=torch.int8)
     columns = 96 // (quant.group_size or 96)
     made = {
-        "weight": [
-            torch.randint(low, high, (n, 96), generator=rng, dtype=torch.int8) for n in sizes
-        ],
+        "weight": [known[torch.randint(len(known), (n, 96), generator=rng)] for n in sizes],
         "weight_scale": [torch.randn(n, columns, generator=rng) for n in sizes],
     }
     if not quant.symmetric:
@@ -87,6 +91,35 @@ def test_held_bytes(facts: DeviceFacts, rng: torch.Generator) -> None:
     assert operation.nbytes() == 0 and operation.state() == {}
     operation.load(drawn(rng, BASE, True))
     assert operation.nbytes() == 48 * 96 // 2 + 48 * 3 * 4 == operation.state()["packed"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("form", "bits"),
+    [
+        (QuantSpec("fp4_e2m1", "group", 32), 4),
+        (QuantSpec("int8", "group", 32, values=tuple(range(16))), 4),
+        (QuantSpec("int8", "group", 32, values=(-8, 0, 8)), 2),
+        (QuantSpec("int4", "group", 32, values=(-1, 0, 1, 2)), 2),
+        (QuantSpec("int8", "group", 32, values=tuple(range(17)), bits=5), 6),
+        (QuantSpec("int8", "group", 32, values=tuple(range(17))), 8),
+    ],
+    ids=str,
+)
+def test_few_values_take_few_bits(facts: DeviceFacts, form: QuantSpec, bits: int) -> None:
+    spec = replace(BASE, weight=form)
+    operation = groups.Linear(spec, facts)
+    rows = torch.zeros(48, 96, dtype=torch.int8)
+    operation.load({"weight": [rows], "weight_scale": [torch.ones(48, 3)]})
+    assert operation.nbytes() == 48 * 96 * bits // 8 + 48 * 3 * 4
+    assert operation.nbytes() == groups.weight_bytes(spec, facts)
+
+
+def test_values_that_a_form_lacks_are_refused(facts: DeviceFacts) -> None:
+    spec = replace(BASE, weight=QuantSpec("int8", "group", 32, values=(-8, 1, 8)))
+    rows = torch.ones(48, 96, dtype=torch.int8)
+    rows[47, 95] = 2
+    with pytest.raises(ValueError, match="the table lacks some of the values"):
+        groups.Linear(spec, facts).load({"weight": [rows], "weight_scale": [torch.ones(48, 3)]})
 
 
 @pytest.mark.parametrize("form", [f for f in FORMS if f.format == "int4"], ids=str)

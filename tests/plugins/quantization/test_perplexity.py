@@ -23,12 +23,14 @@ from hotshoe_quantization import plugin
 MOST, LUCK = 0.001, 0.008
 WINDOW = 256
 FP8 = "fp8_e4m3"
+#: Of three or four values, rounded to nearest, of which no model is left.
+COARSE = ("Q2_K", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0")
 INPUTS = 384  # of the bundled model's matrices; groups have to divide them
 
 
 def first_of_each(forms: Mapping[str, QuantSpec]) -> dict[str, QuantSpec]:
-    """Leave out names of the same form, and groups that are too large."""
-    names = {form: name for name, form in reversed(forms.items())}
+    """Leave out names of the same form, groups that are too large, and too few values."""
+    names = {form: name for name, form in reversed(forms.items()) if name not in COARSE}
     return {name: form for form, name in names.items() if INPUTS % (form.group_size or 1) == 0}
 
 
@@ -81,14 +83,21 @@ def rounded(weight: Tensor, form: QuantSpec) -> tuple[Tensor, Tensor, Tensor]:
     low, high = cut.amin((1, 3), keepdim=True), cut.amax((1, 3), keepdim=True)
     top = LARGEST[form.format] if form.bits is None else 2 ** (form.bits - 1) - 1
     scale, zero = torch.maximum(high, -low) / top, torch.zeros_like(low)
+    least = -top - 1
+    if form.values is not None:
+        least, top = form.values[0], form.values[-1]
+        scale = torch.maximum(high, -low) / min(-least, top) if form.symmetric else scale
     if not form.symmetric:
-        scale = (high - low) / (2 * top + 1)
-        zero = -top - 1 - low / scale
+        scale = (high - low) / (top - least)
+        zero = least - low / scale
     if is_nvfp4(form):  # twice the scale is stored; numbers below 2^-9 would be 0
         scale = (2 * scale).clamp(min=2.0**-9).to(torch.float8_e4m3fn).float() / 2
     values = cut / scale + zero
     if form.format == FP8:
         kept = values.to(torch.float8_e4m3fn)
+    elif form.values is not None:
+        known = torch.tensor(form.values, dtype=torch.int8)
+        kept = known[torch.bucketize(values, (known[1:] + known[:-1].float()) / 2)]
     elif form.format == "fp4_e2m1":
         middles = (HALVES[1:] + HALVES[:-1]) / 2
         kept = (HALVES[torch.bucketize(values.abs(), middles)] * values.sign()).to(torch.int8)

@@ -22,11 +22,13 @@ from hotshoe_conformance.cases.base import (
 )
 from hotshoe_conformance.cases.quant import (
     ACTIVATIONS,
+    FEW,
     FLOATS,
     OPERANDS,
     rounding,
     spoil,
     stored_floats,
+    stored_values,
 )
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Exact, Expected
@@ -65,7 +67,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     *({**operands, "bias": True} for operands in OPERANDS),
     *({**operands, "in_features": 200, "out_features": 72} for operands in OPERANDS),
     *FLOATS,
-    *({**forms, "in_features": 544, "bias": True} for forms in (*FLOATS, *NARROW)),
+    *({**forms, "in_features": 544, "bias": True} for forms in (*FLOATS, *NARROW, *FEW)),
 )
 SHAPES = (
     Rows(0),
@@ -87,7 +89,7 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         base = replace(BASE, dtype=dtype)
         setups += [Setup(replace(base, **v), Rows(5), True) for v in ({}, *VARIATIONS)]
         setups += [Setup(base, shape, shape.count < 100) for shape in SHAPES]
-        for operands in (*OPERANDS, *FLOATS, *NARROW):
+        for operands in (*OPERANDS, *FLOATS, *NARROW, *FEW):
             quantized = replace(base, **operands)
             setups += [
                 Setup(quantized, s, operands not in OPERANDS) for s in (Rows(1), Rows(33, parts=2))
@@ -105,7 +107,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     if rng.random() < 0.3:
         spec = replace(spec, **rng.choice(OPERANDS))
     if rng.random() < 0.1:
-        spec = replace(spec, in_features=32 * rng.randrange(1, 24), **rng.choice(FLOATS))
+        stored = rng.choice((*FLOATS, *FEW))
+        spec = replace(spec, in_features=32 * rng.randrange(1, 24), **stored)
     if rng.random() < 0.2:
         spec = replace(spec, out_dtype="float32")
     parts = rng.randrange(1, 1 + min(3, spec.out_features))
@@ -162,16 +165,19 @@ class LinearProblem:
     def memory_bytes(self) -> tuple[int, int]:
         """Return the least and the most that the prepared weight may hold."""
         size = 1 if self.spec.weight else self.x.itemsize
-        halves = bool(self.stored) or self._in_four_bits()
-        least = size * self.spec.in_features * self.spec.out_features // (1 + halves)
+        least = size * self.spec.in_features * self.spec.out_features // self._per_byte()
         # Tiles are padded, or numbers are as wide as x; a bias and scales come along.
         rows, columns = (
             -(-n // 256) * 256 for n in (self.spec.out_features, self.spec.in_features)
         )
         return least, max(2 * size, self.x.itemsize) * rows * columns + 64 * rows
 
-    def _in_four_bits(self) -> bool:
-        return self.spec.weight is not None and self.spec.weight.format == "int4"
+    def _per_byte(self) -> int:
+        """Return how many numbers may lie in a byte, or in as many as a plain one has."""
+        weight = self.spec.weight
+        if weight is not None and weight.values:
+            return 2 if len(weight.values) > 4 else 4
+        return 2 if self.stored or (weight is not None and weight.format == "int4") else 1
 
     def alone(self) -> tuple[LinearProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)
@@ -195,9 +201,11 @@ def _problem(setup: Setup, source: torch.Generator) -> LinearProblem:
     if rows.nan:
         spoil(x)
     stored: Mapping[str, list[Tensor]] = {}
+    sizes = [len(part) for part in torch.empty(spec.out_features).tensor_split(rows.parts)]
     if spec.weight in [floats["weight"] for floats in FLOATS]:
-        sizes = [len(part) for part in torch.empty(spec.out_features).tensor_split(rows.parts)]
         stored, parts = stored_floats(sizes, spec.in_features, spec.weight.group_size, source)
+    elif spec.weight is not None and spec.weight.values:
+        stored, parts = stored_values(sizes, spec.in_features, spec.weight, source)
     else:
         weight = normal((spec.out_features, spec.in_features), spec.dtype, source)
         parts = list(weight.tensor_split(rows.parts))

@@ -24,6 +24,21 @@ OPERANDS = tuple(
 )
 #: 4-bit floats on both sides, as checkpoints of NVFP4 and of MXFP4 have them.
 FLOATS = tuple({"weight": replace(x, dynamic=False), "activation": x} for x in FLOAT_ROWS)
+#: Integers of few values, as codebooks of GGUF and checkpoints of two bits have them.
+FEW = tuple(
+    {"weight": QuantSpec(name, "group", size, symmetric=zeros is None, values=values)}
+    for name, size, zeros, values in (
+        (
+            "int8",
+            32,
+            None,
+            (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+        ),
+        ("int8", 16, None, (-43, -25, -8, 8, 25, 43)),
+        ("int4", 32, None, (-1, 0, 1, 2)),
+        ("int4", 16, "any", (0, 1, 2, 3)),
+    )
+)
 #: The numbers of four bits, doubled, and NVFP4's scales of whole operands. By these, no number of
 #: 16 bits lies in the middle of two of four bits.
 DOUBLED, W_SCALE, X_SCALE = (0, 1, 2, 3, 4, 6, 8, 12), 0.0031, 0.00167
@@ -80,6 +95,36 @@ def stored_floats(
         found["weight_scale"].append(scale)
     pairs = zip(found["weight"], found["weight_scale"], strict=True)
     return found, [values * scale.repeat_interleave(size, 1) for values, scale in pairs]
+
+
+def stored_values(
+    parts: Sequence[int], columns: int, quant: QuantSpec, source: torch.Generator
+) -> tuple[dict[str, list[Tensor]], list[Tensor]]:
+    """Draw integers of few values as `stored_floats` draws floats of MXFP4, with zero points.
+
+    All numbers that they mean are exact in 16 bits.
+
+    Returns:
+        The tensors, and how large what they mean is before zero points are subtracted.
+    """
+    found: dict[str, list[Tensor]] = {"weight": [], "weight_scale": []}
+    size = quant.group_size or columns
+    sizes = []
+    for rows in parts:
+        known = torch.tensor(quant.values, dtype=torch.int8)
+        values = known[torch.randint(len(known), (rows, columns), generator=source)]
+        scale = torch.exp2(
+            torch.floor(8 * torch.rand((rows, columns // size), generator=source)) - 9
+        )
+        zero = torch.zeros(scale.shape)
+        if not quant.symmetric:
+            zero = torch.randint(4, scale.shape, generator=source).float()
+            found.setdefault("weight_zero_point", []).append(zero)
+        found["weight"].append(values)
+        found["weight_scale"].append(scale)
+        wide = (t.repeat_interleave(size, 1) for t in (zero, scale))
+        sizes.append((values.abs() + next(wide)) * next(wide))
+    return found, sizes
 
 
 def rounding(values: Tensor, quant: QuantSpec) -> Tensor:

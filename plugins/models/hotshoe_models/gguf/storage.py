@@ -17,7 +17,8 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share, Storage, TensorSpec, WeightFormat
 from hotshoe.slots import QuantSpec
-from hotshoe_models.gguf.blocks import PARTS
+from hotshoe_models.gguf.blocks import CODEBOOK, FP4_DOUBLED, PARTS
+from hotshoe_models.gguf.codebooks import CODEBOOKS
 from hotshoe_models.gguf.types import TYPES, BlockType
 
 BYTES = frozenset({torch.uint8})
@@ -53,8 +54,24 @@ _FORMS = {
     "Q2_0": (4, 64, True, None),
     "NVFP4": (8, 16, True, 5),
 }
+#: Integers of types that have few: of two bits, as they are or less 1; of codebooks, with signs.
+_STEPS, _LESS_1 = (0, 1, 2, 3), (-1, 0, 1, 2)
+_SIGNED = {
+    book: tuple(sorted({sign * value for value in CODEBOOKS[book].values for sign in (-1, 1)}))
+    for book in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
+}
+_VALUES = {
+    **dict.fromkeys(("Q2_K", "IQ1_S"), _STEPS),
+    **dict.fromkeys(("TQ1_0", "TQ2_0", "Q1_0", "Q2_0"), _LESS_1),
+    "IQ1_M": (-9, -7, -1, 1, 7, 9),
+    **_SIGNED,
+    **dict.fromkeys(("IQ4_NL", "IQ4_XS"), CODEBOOK),
+    "NVFP4": tuple(sorted({*FP4_DOUBLED})),
+}
 FORMS = {
-    kind: QuantSpec(f"int{held}", "group", size, symmetric=symmetric, bits=bits)
+    kind: QuantSpec(
+        f"int{held}", "group", size, symmetric=symmetric, bits=bits, values=_VALUES.get(kind)
+    )
     for kind, (held, size, symmetric, bits) in _FORMS.items()
 } | {"MXFP4": QuantSpec("fp4_e2m1", "group", 32)}
 
@@ -194,10 +211,13 @@ def _bits(form: QuantSpec) -> int:
 def _widest(forms: Sequence[QuantSpec]) -> QuantSpec | None:
     """Return the form of fewest bits that holds the numbers of all; None if some are no integers.
 
-    Groups of 16 are halves of groups of 32, with the same scale.
+    Groups of 16 are halves of groups of 32, with the same scale. Integers are few where all forms
+    have the same.
     """
     if not all(form.format.startswith("int") for form in forms):
         return None
     widest = max(forms, key=_bits)
     sizes = [form.group_size for form in forms if form.group_size is not None]
-    return replace(widest, group_size=min(sizes), symmetric=all(form.symmetric for form in forms))
+    values = widest.values if len({form.values for form in forms}) == 1 else None
+    symmetric = all(form.symmetric for form in forms)
+    return replace(widest, group_size=min(sizes), symmetric=symmetric, values=values)
