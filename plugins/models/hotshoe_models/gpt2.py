@@ -74,19 +74,20 @@ def gpt_spec(config: ModelConfig, num_kv_heads: int | None, **differences: Any) 
     sizes = {key: config.size(own) for key, own in KEYS.items()}
     others = {"num_key_value_heads": num_kv_heads, "head_dim": None}
     config = replace(config, values={**config.values, **sizes, **others})
+    own: dict[str, Any] = {"gated": False, "transposed": True, "names": NAMES}
     if not flag(config, "scale_attn_weights"):
-        differences["attention_scale"] = 1.0
+        own["attention_scale"] = 1.0
+    if "activation" not in differences:
+        own["activation"] = activation(config, "activation_function", PLAIN_ACTIVATIONS)
     return decoder_spec(
         config,
         (LayerSpec(rotation=None),) * sizes["num_hidden_layers"],
         intermediate_size=config.size("n_inner", 4 * sizes["hidden_size"]),
-        activation=activation(config, "activation_function", PLAIN_ACTIVATIONS),
-        gated=False,
         norm="layer",
         norm_eps=number(config, "layer_norm_epsilon"),
         num_positions=config.size("n_positions"),
         qkv_bias=True,
         o_bias=True,
         mlp_bias=True,
-        **{"transposed": True, "names": NAMES, **differences},
+        **own | differences,
     )

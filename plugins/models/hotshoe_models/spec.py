@@ -339,6 +339,7 @@ class DecoderSpec:
         num_positions: Those with a vector of their own, behind `position_offset` more.
         transposed: The checkpoint has each matrix as [inputs, outputs].
         lm_head_bias: The output matrix has a bias.
+        down_bias: The second matrix of an MLP has one; None for `mlp_bias`.
         norm_offset: The norms' effective weight is offset + weight (Gemma uses 1).
         final_norm_offset: That of the final norm; None for `norm_offset`.
         post_norm_eps: Epsilon of norms of a block's output; None for `norm_eps`.
@@ -399,6 +400,7 @@ class DecoderSpec:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    down_bias: bool | None = None
     alibi: Alibi | None = None
     attention_softcap: float | None = None
     logits_softcap: float | None = None
