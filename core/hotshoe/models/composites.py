@@ -12,7 +12,7 @@ from typing import Any
 
 KEY = "text_config"
 #: Where other files have that.
-OTHER_KEYS = ("llm_config",)
+OTHER_KEYS = ("llm_config", "language_config")
 #: Of a model that speaks: the part that reads, which has a text part of its own.
 READER = "thinker_config"
 TIED = "tie_word_embeddings"
@@ -30,6 +30,7 @@ OF_THE_WHOLE = (
 #: have them as regular expressions too, whose dots have a backslash.
 TEXT_NAMES = (
     (r"thinker\\?\.", ""),
+    (r"\b(?:llm|language)\\?\.(?=model|lm_head)", ""),
     (r"(?:model\\?\.)?language_model\\?\.lm_head", "lm_head"),
     (r"(?:model\\?\.)?language_model\\?\.(?:model\\?\.)?", "model."),
     (r"model\\?\.text_model\\?\.", "model."),

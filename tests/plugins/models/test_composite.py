@@ -17,7 +17,8 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.composites import text_values
 from hotshoe_models import hf
 from hotshoe_models.composite import build
-from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES
+from hotshoe_models.plugin import ARCHITECTURES
+from hotshoe_models.seeing import COMPOSITES
 
 #: Beginnings of names, in the two layouts.
 OLDER = {"language_model.model.": "model.language_model.", "language_model.lm_head": "lm_head"}
@@ -168,6 +169,56 @@ def test_internvl_has_a_form_of_its_own(family, selector_context):
     assert all(ctx.weights.wants(ctx.weights.known_as(name)) for name in names)
     for other in ("vision_model.embeddings.class_embedding", "mlp1.0.weight"):
         assert not ctx.weights.wants(ctx.weights.known_as(other))
+
+
+OWN_FORMS = {
+    "DotsOCRForCausalLM": ({}, "", "vision_tower.x.weight"),
+    "HCXVisionForCausalLM": (
+        {"language_config": "llama"},
+        "language_model.model.",
+        "mm_projector.x",
+    ),
+    "InternS1ForConditionalGeneration": (
+        {"text_config": "qwen3"},
+        "model.language_model.",
+        "model.vision_tower.x.weight",
+    ),
+    "MiniCPMV": ({"version": 2.6}, "llm.model.", "resampler.kv_proj.weight"),
+    "OpenCUAForConditionalGeneration": (
+        {"text_config": "qwen2"},
+        "language_model.model.",
+        "vision_tower.x.weight",
+    ),
+    "Ovis2_5": ({"llm_config": "qwen3"}, "llm.model.", "vte.weight"),
+    "Phi3VForCausalLM": ({}, "model.", "model.vision_embed_tokens.sub_GN"),
+}
+
+
+@pytest.mark.parametrize("name", OWN_FORMS)
+def test_forms_of_published_code_are_read(name, selector_context):
+    """Wherever they describe the text part, and whatever they call its tensors."""
+    place, prefix, other = OWN_FORMS[name]
+    text = {"tie_word_embeddings": False, "rms_norm_eps": 1e-6, **TEXT}
+    values: dict[str, Any] = {"architectures": [name], "vision_config": {}, "model_type": "any"}
+    for key, family in place.items():
+        if key == "version":
+            values |= {key: family, **text}
+        else:
+            values[key] = {"model_type": family, **text}
+    known = text_values(values if place else {**values, **text})
+    ctx = fresh(selector_context)
+    build(ModelConfig(Path("model"), name, known, "float32", 16, ()), ctx)
+    prefix = prefix or "model."
+    head = "lm_head" if prefix.startswith("model.") else prefix.removesuffix("model.") + "lm_head"
+    for own in (f"{prefix}norm.weight", f"{head}.weight"):
+        assert ctx.weights.wants(ctx.weights.known_as(own)), own
+    assert not ctx.weights.wants(ctx.weights.known_as(other))
+
+
+def test_a_version_that_is_not_known_is_named(selector_context):
+    config = described("MiniCPMV", {}, version=9)
+    with pytest.raises(CheckpointError, match=r"version is 9, .* known: 2\.0, 2\.5, 2\.6"):
+        build(config, selector_context)
 
 
 @pytest.mark.parametrize(
