@@ -31,10 +31,17 @@ def epsilon(meta: Metadata) -> float:
 
 
 def head_size(meta: Metadata) -> int:
-    """Return the channels of a head; where a file does not say, heads divide the hidden size."""
+    """Return the channels of a head; where a file does not say, heads divide the hidden size.
+
+    Raises:
+        CheckpointError: There are more heads than channels.
+    """
     if found := meta.integer("attention.key_length", 0):
         return found
-    return meta.integer("embedding_length") // meta.least("attention.head_count")
+    hidden, heads = meta.integer("embedding_length"), meta.least("attention.head_count")
+    if heads > hidden:
+        raise meta.refuse(f"{meta.arch}.attention.head_count", f"but there are {hidden} channels")
+    return hidden // heads
 
 
 def rotation_of(meta: Metadata, head_dim: int) -> Values:

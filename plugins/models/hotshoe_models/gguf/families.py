@@ -27,7 +27,7 @@ from hotshoe_models.gguf.hybrid_names import (
     QWEN_FURTHER_NAMES,
     QWEN_NEXT_NAMES,
 )
-from hotshoe_models.gguf.metadata import Metadata
+from hotshoe_models.gguf.metadata import MAX_LAYERS, Metadata
 from hotshoe_models.gguf.names import (
     AFMOE_NAMES,
     APERTUS_NAMES,
@@ -66,11 +66,14 @@ def family_of(meta: Metadata) -> Family:
     """Return the family of a file.
 
     Raises:
-        CheckpointError: It is unknown, or is not read with experts, or without.
+        CheckpointError: It is unknown, or is not read with experts, or without, or has more layers
+            than any model.
     """
     known = sorted({*FAMILIES, *MIXTURES})
     if meta.arch not in known:
         raise meta.refuse("general.architecture", f"is not read; known are {', '.join(known)}")
+    if meta.integer("block_count", 1) > MAX_LAYERS:
+        raise meta.refuse(f"{meta.arch}.block_count", f"but at most {MAX_LAYERS} can be")
     experts = meta.integer("expert_count", 0)
     family = (MIXTURES if experts else FAMILIES).get(meta.arch)
     if family is None:

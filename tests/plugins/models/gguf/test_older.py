@@ -73,6 +73,8 @@ KEYS: dict[str, Any] = {
         ("mpt", {"attention.head_count_kv": 2}, "head_count_kv is 2, but is read as 4"),
         ("mpt", {}, "feed_forward_length is 96, but is read as 256"),
         ("baichuan", {"block_count": 40}, "block_count is 40, as 13B has it"),
+        ("phi2", {"block_count": 2**31}, "block_count is 2147483648, but at most 4096 can be"),
+        ("gptneox", {"attention.head_count": 99}, "head_count is 99, but there are 64 channels"),
         ("gptneox", {"use_parallel_residual": 1}, "is 1, but must be true or false"),
         ("qwen", {}, "lacks the tensor blk.0.ffn_up.weight"),
         ("jamba", {"attention.head_count_kv": [2, 2, 0, 2]}, "do not come at equal distances"),
