@@ -113,6 +113,7 @@ class WeightTable:
         #: Names that were met but are not used, by the reason, of those that have one.
         self.unused: dict[str, set[str]] = {}
         self._renames: list[tuple[re.Pattern[str], str]] = []
+        self._kept: set[str] = set()
         self._missing: dict[str, None] = {}
         self._stacks: dict[str, Parts] = {}
         self._transposed: set[str] = set()
@@ -176,6 +177,11 @@ class WeightTable:
         """Let checkpoint names that match a regular expression stand for others, as `re.sub`."""
         self._renames.append((re.compile(pattern), replacement))
 
+    def keep_names(self) -> None:
+        """Let names that layers ask for be what they are, where expressions would make of them
+        what nobody asks for. Values of dummy loads and of trainers come by these names."""
+        self._kept = {name for name in self.expected if self.known_as(name) not in self.expected}
+
     @property
     def num_renames(self) -> int:
         """How many expressions `known_as` goes through."""
@@ -212,6 +218,8 @@ class WeightTable:
 
     def known_as(self, name: str) -> str:
         """Return the name that layers know a checkpoint's tensor by."""
+        if name in self._kept:
+            return name
         for pattern, replacement in self._renames:
             name = pattern.sub(replacement, name)
         return name

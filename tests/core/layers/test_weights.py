@@ -22,6 +22,16 @@ def test_a_tensor_reaches_every_layer_that_wants_it():
     table.check_complete()
 
 
+def test_names_that_layers_ask_for_are_kept():
+    table = WeightTable()
+    collecting(table, "text_model.layers.0", (1,))
+    table.rename(r"(^|model\.)layers\.", r"\1text_model.layers.")
+    assert table.known_as("text_model.layers.0") != "text_model.layers.0"
+    table.keep_names()
+    assert table.known_as("layers.0") == table.known_as("text_model.layers.0")
+    assert table.wants(table.known_as("text_model.layers.0"))
+
+
 def test_a_wrong_shape_names_both():
     table = WeightTable()
     taken = collecting(table, "layer.weight", (2, 3))

@@ -103,6 +103,8 @@ class TransformersModel:
         replace_experts(ctx, model, self._run, stacked)
         plan.check_rest(model, self._run, (LinearModule, ExpertsModule))
         expect_rest(ctx, model, frozenset(model._keep_in_fp32_modules_strict), stacked)
+        if ctx.stage.size == 1:
+            ctx.weights.keep_names()
         ctx.weights.ignore(model._keys_to_ignore_on_load_unexpected or ())
         ctx.weights.ignore([r"\.rotary_emb\.inv_freq$"])
         for module in model.modules():
