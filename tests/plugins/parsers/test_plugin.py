@@ -132,7 +132,7 @@ def test_time_is_linear_in_characters(any_format, unit: str) -> None:
         return time.process_time() - begin
 
     # One pair that is not disturbed is enough; quadratic time fails them all.
-    assert any(seconds(16_000) < 9 * seconds(4_000) for _ in range(9))
+    assert any(seconds(8_000) < 9 * seconds(2_000) for _ in range(9))
 
 
 def run_by_characters(found, text: str) -> None:
