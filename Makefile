@@ -73,6 +73,9 @@ check: venv $(STAMPS)/dev ## format, lint, spelling, types, import contracts, ar
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/architecture
 
+# Python keeps what it compiles, whatever the environment says: each test process and each engine
+# that it starts would compile all sources anew.
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 test: venv $(STAMPS)/dev ## all tests but the slow ones
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
 
