@@ -126,10 +126,17 @@ def check(
     assert not operation._counters.any()
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "bias"),
+    [
+        ("bfloat16", True),
+        ("float16", False),
+        pytest.param("bfloat16", False, marks=pytest.mark.slow),
+        pytest.param("float16", True, marks=pytest.mark.slow),
+    ],
+)
 def test_rows_choose_their_kernel(
-    monkeypatch: pytest.MonkeyPatch, bias: bool, dtype: str, rng: torch.Generator
+    monkeypatch: pytest.MonkeyPatch, dtype: str, bias: bool, rng: torch.Generator
 ) -> None:
     stand_ins = StandIns(monkeypatch)
     monkeypatch.setattr(blocks, "SOME", 33)
