@@ -1,5 +1,5 @@
-"""Further decoders whose code is published beside their checkpoints: Baichuan 1 and 2, TeleChat 2,
-Tele-FLM, Jais, and the first forms of Aquila, Falcon and StableLM.
+"""Further models whose code is published beside their checkpoints: Baichuan 1 and 2, TeleChat 1 and
+2, Tele-FLM, Jais, Llama as an encoder, and the first forms of Aquila, Falcon and StableLM.
 
 Sources: that code, and the keys and tensors of the files. Defaults are those of its configuration
 classes.
@@ -21,6 +21,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import Alibi
 from hotshoe_models import falcon, stablelm
+from hotshoe_models.bidirectional import as_encoder
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.gpt2 import DEFAULTS as GPT2
 from hotshoe_models.gpt2 import NAMES as GPT2_NAMES
@@ -101,6 +102,12 @@ def build_aquila(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     return DenseDecoder(llama_spec(config, layer_specs(config, ctx), generates=True), ctx)
 
 
+def build_bidirectional(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build LlamaBidirectionalModel, an encoder."""
+    config = with_defaults(config, LLAMA)
+    return as_encoder(llama_spec(config, layer_specs(config, ctx)), ctx)
+
+
 def build_falcon(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build RWForCausalLM; 40B says by its `model_type` that it has the later layers."""
     later = config.get("model_type") == "RefinedWeb"
@@ -138,7 +145,10 @@ def _normed_rows(names: Iterable[str]) -> dict[str, Recipe]:
 
 
 def build_telechat(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build TeleChat2ForCausalLM. Beyond `training_seqlen` its code rotates by a text's length."""
+    """Build TeleChatForCausalLM and TeleChat2ForCausalLM.
+
+    Beyond `training_seqlen` their code rotates by a text's length.
+    """
     config = with_defaults(respelled(config, TELECHAT_KEYS), TELECHAT_DEFAULTS)
     for key in ("apply_residual_connection_post_layernorm", "embed_layernorm"):
         if flag(config, key):

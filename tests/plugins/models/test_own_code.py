@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tests.plugins.models.conftest import VOCAB, Checkpoint, Variant, save_tiny
+from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, states
+from tests.plugins.models.test_encoder import made
 from tests.plugins.models.test_published import (
     DIM,
     HEADS,
@@ -27,6 +29,7 @@ from tests.plugins.models.test_published import (
     stacked,
 )
 
+from hotshoe import LLM, PoolingParams, TokensPrompt
 from hotshoe.errors import CheckpointError
 from hotshoe_models import own_code
 
@@ -255,3 +258,17 @@ def test_what_changes_the_shape_is_named(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=message):
         stepper_class(tmp_path, LENGTH)
+
+
+def test_llama_may_be_an_encoder(tmp_path: Path) -> None:
+    """Of EuroBERT's shape; files name it by a class of their own."""
+    model = made(tmp_path, "EuroBert", "Model")
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text()) | {
+        "architectures": ["LlamaBidirectionalModel"],
+        "model_type": "llama_bidirec",
+    }
+    path.write_text(json.dumps(values))
+    with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:
+        [output] = llm.embed(TokensPrompt(PROMPTS[1]), PoolingParams(normalize=False))
+    close(output.embedding, states(model, PROMPTS[1]).mean(0), 1e-4)
