@@ -110,5 +110,5 @@ def test_values_are_refused_by_their_keys(twin, values, message, tmp_path: Path)
 
 
 def test_transformers_has_no_code_of_these_names(twin, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"transformers .* has no causal language model"):
+    with pytest.raises(CheckpointError, match=r"transformers .* has no class of the name"):
         load(tmp_path, "transformers")
