@@ -72,7 +72,8 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["plain", "cpu"])
+#: References take three times as long as kernels, and tests of models run engines on them, too.
+@pytest.fixture(params=[pytest.param("plain", marks=pytest.mark.slow), "cpu"])
 def platform(request: pytest.FixtureRequest) -> str:
     return request.param
 
