@@ -20,14 +20,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.scheduler import Request
 from hotshoe.speculation.budget import Acceptance, Budget
-from hotshoe.speculation.proposer import (
-    DeviceProposer,
-    Drafter,
-    Follower,
-    LearningFollower,
-    Proposer,
-    Wanted,
-)
+from hotshoe.speculation.proposer import Drafter, Follower, LearningFollower, Proposer, Wanted
 from hotshoe.speculation.trees import TreeHeads
 from hotshoe.types import StepPlan, TokenOutput
 from hotshoe.types.trees import TREE
@@ -277,8 +270,9 @@ def open_drafting(
         return blaming_plugin(plugins, HOOK, method)
 
     with blaming():
-        proposer = resolve_lazy(reference)(options)
-        drafter = Heads() if isinstance(proposer, DeviceProposer) else Followers(proposer)
+        kind = resolve_lazy(reference)
+        proposer = kind(options)
+        drafter = Heads() if _searches(kind) else Followers(proposer)
     return Drafting(drafter, limit, blaming, budget, config.max_num_seqs)
 
 
@@ -297,7 +291,7 @@ def device_search(config: EngineConfig, plugins: PluginManager) -> Search | None
     guard = blaming_plugin(plugins, HOOK, method)
     with guard:
         kind = resolve_lazy(reference)
-        if not callable(getattr(kind, "search", None)):
+        if not _searches(kind):
             return None
         search = kind(own_options(given)).search
 
@@ -310,6 +304,11 @@ def device_search(config: EngineConfig, plugins: PluginManager) -> Search | None
 
     guarded: Search = guard(checked)
     return guarded
+
+
+def _searches(kind: object) -> bool:
+    """Return whether a proposer's class is a `DeviceProposer`'s."""
+    return callable(getattr(kind, "search", None))
 
 
 def own_options(given: Mapping[str, Any]) -> dict[str, Any]:

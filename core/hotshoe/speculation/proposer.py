@@ -65,7 +65,10 @@ class Proposer(Protocol):
 
 @runtime_checkable
 class DeviceProposer(Protocol):
-    """What hook `hotshoe_proposers` may name instead: a class, made once for each worker."""
+    """What hook `hotshoe_proposers` may name instead: a class that has `search`.
+
+    It is made for the engine, which reads its options, and once for each worker.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """See `Proposer`."""

@@ -4,10 +4,9 @@ Checkpoints have such weights, whoever packed them, or they are quantized while 
 at most sixteen values are held as places in a table of these: in four bits, or of four values in
 two. Other integers have as many bits as they need, of four, six and eight.
 
-x stays
-as it is, or beside integers of four bits is rounded to int8 by token, as some checkpoints want it.
-Then sums of integers run over each group; but on processors with tiles, more than 32 rows of
-bfloat16 are rounded to it again, and go on as x that stays as it is.
+x stays as it is, or beside integers of four bits is rounded to int8 by token, as some checkpoints
+want it. Then sums of integers run over each group; but on processors with tiles, more than 32 rows
+of bfloat16 are rounded to it again, and go on as x that stays as it is.
 
 Such a few rows are multiplied by weights as they come out of their bits, with sums in float32: up
 to 16; of bfloat16 up to 4 on processors with tiles, and up to 8 by eight bits on those that
@@ -57,7 +56,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         and (spec.activation != INT8_ACTIVATION or weight.format != "int4"),
         f"{group} inputs of a group are more than the {MAX_INT8_K} whose int8 products fit "
         "32 bits": rounds and group > MAX_INT8_K,
-        "4-bit floats are not made here": weight.online and bool(_values(spec)),
+        "4-bit floats are not made here": weight.online and weight.format in FLOATS,
         "columns of weights in another order than x's are not multiplied": weight.permuted,
         f"groups of {group} among {spec.in_features} inputs do not fill words": bool(bits)
         and (not group or spec.in_features % group != 0 or group % STEPS[bits] != 0),
