@@ -26,7 +26,7 @@ OTHERS = (
     r"|encoder|layerwise_projectors|spatial_projectors|mlp1|sound_encoder|sound_projection|resampler_model|vit|perceive|patch_merger|talker|code2wav|token2wav"
     r"|acoustic_tokenizer_encoder|semantic_tokenizer_encoder|audio_adaptor|qformer|language_projection|word_timestamp_\w+"
     r"|vision_embed_tokens|visual_tokenizer|vte|vision|vpm|resampler|apm|audio_projection_layer|tts)\."
-    r"|^(?:model\.)?(?:image_newline|view_se\w+|high_res_vision_alpha|query_tokens)$"
+    r"|^(?:model\.)?(?:image_newline|view_sep\w+|high_res_vision_alpha|query_tokens)$"
 )
 WHY = "the parts that see or hear: requests with images or audio are refused"
 

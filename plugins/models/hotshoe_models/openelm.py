@@ -55,6 +55,9 @@ FIXED = {
     "ffn_with_glu": True,
 }
 
+#: Of MLPs, which no model is near.
+MOST_FACTOR = 1024
+
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build OpenELMForCausalLM."""
@@ -92,6 +95,9 @@ def _widths(config: ModelConfig) -> list[int]:
     factors, count = config.get(key), config.size("num_hidden_layers")
     if not isinstance(factors, list) or len(factors) != count:
         raise refuse(config, key, "needs a number for each layer")
-    exact = [number(replace(config, values={key: factor}), key) * size for factor in factors]
+    own = [number(replace(config, values={key: factor}), key) for factor in factors]
+    if max(own) > MOST_FACTOR:
+        raise refuse(config, key, f"has factors up to {MOST_FACTOR}")
+    exact = [factor * size for factor in own]
     nearest = [max(int(width + step / 2) // step * step, step) for width in exact]
     return [n + step if n < 0.9 * w else n for n, w in zip(nearest, exact, strict=True)]

@@ -73,7 +73,12 @@ TELEFLM_DEFAULTS = {
     "input_mult": 1.0,
     "output_mult": 1.0,
 }
-JAIS_NAMES = replace(GPT2_NAMES, gate_up=("mlp.c_fc2", "mlp.c_fc"))
+JAIS_NAMES = replace(
+    GPT2_NAMES,
+    positions=None,
+    gate_up=("mlp.c_fc2", "mlp.c_fc"),
+    unused=(*GPT2_NAMES.unused, r"^(transformer\.)?relative_pe\."),
+)
 #: Keys of the later models, and those of the first.
 JAIS_KEYS = {
     "mup_embeddings_scale": "embeddings_scale",
@@ -83,17 +88,21 @@ JAIS_DEFAULTS = {
     **GPT2,
     "position_embedding_type": "learned",
     "embeddings_scale": 1.0,
-    "width_scale": 1.0,
+    "width_scale": None,
+    "mup_output_alpha": 1.0,
+    "mup_width_scale": 1.0,
     "scale_qk_dot_by_d": False,
 }
+#: The only values served of options.
+JAIS_FIXED = {"activation_function": "swiglu", "position_embedding_type": "alibi"}
 FALCON_KEYS = {
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
     "n_head_kv": "num_kv_heads",
 }
 STABLELM_KEYS = {"norm_eps": "layer_norm_eps", "rope_pct": "partial_rotary_factor"}
-#: Of rotation, where a family's code has no other.
-BASE = 10_000.0
+#: Of rotation, where a family's code has no other; and of heads for which it can be stretched.
+BASE, MIN_DIM = 10_000.0, 4
 
 
 def build_aquila(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -159,6 +168,8 @@ def build_telechat(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     # The base grows by whole powers of two of the length, as it does for all shorter texts.
     growth = max(2 ** math.ceil(math.log2(trained / base) + 1) - 1, 1)
     dim = head_dim(config)
+    if dim < MIN_DIM:
+        raise refuse(config, "n_head", f"has heads of {MIN_DIM} channels or more")
     own = {"rope_theta": BASE * growth ** (dim / (dim - 2))}
     config = replace(config, values={**config.values, **own})
     heads = config.size("num_attention_heads")
@@ -197,24 +208,22 @@ def build_teleflm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 def build_jais(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build JAISLMHeadModel: GPT-2 with gates, slopes by distance (ALiBi) and factors."""
     config = with_defaults(respelled(config, JAIS_KEYS), JAIS_DEFAULTS)
-    if config.get("activation_function") != "swiglu":
-        raise refuse(config, "activation_function", "is served with swiglu")
+    for key, value in JAIS_FIXED.items():
+        if config.get(key) != value:
+            raise refuse(config, key, f"is served with {value} alone")
     heads, size = config.size("n_head"), config.size("n_embd")
-    factors = {"embedding_scale": number(config, "embeddings_scale")}
-    logits = number(config, "width_scale")
-    if "mup_width_scale" in config.values:
-        logits = number(config, "mup_width_scale") * number(config, "mup_output_alpha")
-    if flag(config, "scale_qk_dot_by_d"):
-        factors["attention_scale"] = heads / size
-    slopes = config.get("position_embedding_type") == "alibi"
+    both = ("mup_output_alpha", "mup_width_scale")
+    parts = both if config.get("width_scale") is None else ("width_scale",)
+    factors = {"attention_scale": heads / size} if flag(config, "scale_qk_dot_by_d") else {}
     spec = gpt_spec(
         config,
         None,
         activation="silu",
         gated=True,
-        alibi=Alibi(heads) if slopes else None,
-        logits_divisor=1 / logits,
-        names=replace(JAIS_NAMES, positions=None) if slopes else JAIS_NAMES,
+        alibi=Alibi(heads),
+        embedding_scale=number(config, "embeddings_scale"),
+        logits_divisor=math.prod(1 / number(config, key) for key in parts),
+        names=JAIS_NAMES,
         **factors,
     )
     return DenseDecoder(spec, ctx)

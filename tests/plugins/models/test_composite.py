@@ -215,6 +215,15 @@ def test_forms_of_published_code_are_read(name, selector_context):
     assert not ctx.weights.wants(ctx.weights.known_as(other))
 
 
+def test_attention_without_latents_is_refused(selector_context):
+    values = {"language_config": {"model_type": "deepseek_v2", "use_mla": False, **TEXT}}
+    name = "DeepseekVLV2ForCausalLM"
+    known = text_values({"architectures": [name], **values})
+    config = ModelConfig(Path("model"), name, known, "float32", 16, ())
+    with pytest.raises(CheckpointError, match=r"use_mla is False, but .* has latent attention"):
+        build(config, selector_context)
+
+
 def test_a_version_that_is_not_known_is_named(selector_context):
     config = described("MiniCPMV", {}, version=9)
     with pytest.raises(CheckpointError, match=r"version is 9, .* known: 2\.0, 2\.5, 2\.6"):

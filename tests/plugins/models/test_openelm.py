@@ -81,6 +81,7 @@ def test_logits_are_those_of_the_same_model(stepper_class, tmp_path: Path) -> No
     [
         ({"num_query_heads": 4}, "num_query_heads"),
         ({"ffn_multipliers": [1.0]}, "needs a number for each layer"),
+        ({"ffn_multipliers": [1e308, 1.0, 1.0]}, "has factors up to 1024"),
         ({"ffn_with_glu": False}, "served with True alone"),
     ],
 )

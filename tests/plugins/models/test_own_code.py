@@ -112,6 +112,7 @@ def jais(tensors: Tensors) -> Tensors:
         if re.search(r"(o|gate|up|down)_proj", name):
             found[name.replace("weight", "bias")] = torch.zeros(len(tensor))
     mlp = ("mlp.gate_proj", "mlp.c_fc2"), ("mlp.up_proj", "mlp.c_fc"), ("mlp.down", "mlp.c")
+    found["transformer.relative_pe.slopes"] = torch.ones(HEADS)  # known without it
     return renamed(found, *NAMES, ("self_attn.o_proj", "attn.c_proj"), *mlp)
 
 
@@ -248,7 +249,9 @@ def test_logits_are_those_of_the_same_model(
     [
         ("TeleChat2ForCausalLM", {"training_seqlen": 8}, "up to it; lower --max-model-len"),
         ("TeleChat2ForCausalLM", {"embed_layernorm": True}, "embed_layernorm"),
-        ("JAISLMHeadModel", {"activation_function": "gelu"}, "served with swiglu"),
+        ("TeleChat2ForCausalLM", {"n_head": SIZE // 2}, "heads of 4 channels or more"),
+        ("JAISLMHeadModel", {"activation_function": "gelu"}, "served with swiglu alone"),
+        ("JAISLMHeadModel", {"position_embedding_type": "learned"}, "served with alibi alone"),
     ],
 )
 def test_what_changes_the_shape_is_named(
