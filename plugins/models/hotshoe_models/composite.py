@@ -66,7 +66,7 @@ def _of_version(config: ModelConfig, known: Mapping[str, str]) -> str:
     if str(version) not in known:
         raise CheckpointError(
             f"config.json: version is {version!r}, but of {config.architecture} only these are "
-            f"known: {', '.join(known)}"
+            f"known: {', '.join(known)}; give it with --hf-overrides where the file leaves it out"
         )
     return known[str(version)]
 

@@ -129,7 +129,6 @@ COMPOSITES |= {
         "llama": "LlamaForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
     },
-    "Tarsier2ForConditionalGeneration": {"qwen2_vl_text": "Qwen2VLTextModel"},
 }
 #: Classes whose files tell the family of their text part by `version` alone.
 BY_VERSION = frozenset({"MiniCPMO", "MiniCPMV"})
@@ -175,6 +174,5 @@ FLAT = frozenset(
         "Phi3VForCausalLM",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
-        "Tarsier2ForConditionalGeneration",
     }
 )
