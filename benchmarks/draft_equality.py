@@ -29,7 +29,7 @@ from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe_demo import MODEL
 
 RIGHT = 0.7
-METHODS = ("ngram", "suffix", "draft_model", "eagle", "eagle3", "medusa", "mtp")
+METHODS = ("ngram", "ngram_device", "suffix", "draft_model", "eagle", "eagle3", "medusa", "mtp")
 #: Layers whose states an EAGLE-3 head takes, and heads of Medusa.
 TAPPED, HEADS = [2, 4, 6], 3
 
@@ -134,7 +134,7 @@ def write(method: str, path: Path) -> tuple[str, dict[str, Any]]:
     if method == "mtp":
         write_glm(path, config)
         return str(path), {}
-    if method in ("ngram", "suffix"):
+    if method in ("ngram", "ngram_device", "suffix"):
         return str(MODEL), {}
     shapes, values = head_of(method, config)
     tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
