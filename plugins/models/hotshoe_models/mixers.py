@@ -72,7 +72,7 @@ class AttentionMixer:
         self._qkv = Linear(ctx, matrix)
         self._norms = before_heads(spec, ctx, prefix)
         self._values = Values(spec, ctx, i) if changes_values(spec, i) else None
-        self.attention = _attention(spec, ctx, i, rotaries)
+        self.attention = build_attention(spec, ctx, i, rotaries)
         self._temperature, self._limit = spec.layers[i].temperature, spec.qkv_limit
         self._q_width = self.attention.spec.num_heads * spec.head_dim
         self._softplus = spec.gate_activation == "softplus"
@@ -104,7 +104,8 @@ class AttentionMixer:
         return (out.view(*gates.shape, -1) * wide.to(out.dtype)[..., None]).view_as(out)
 
 
-def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
+def build_attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
+    """Build a layer's attention, which asks for a cache."""
     layer, names, prefix = spec.layers[i], spec.names, spec.names.layer.format(i)
     return Attention(
         ctx,
