@@ -27,6 +27,7 @@ from hotshoe.slots import (
     RotaryAndCacheOp,
     RotaryAndCacheSpec,
     ScaledOp,
+    SharingAttentionOp,
     renewed,
 )
 
@@ -85,6 +86,8 @@ class Attention(PagedCache):
         self._attend: AttentionOp = ctx.selector.choose(*self.question(asked))
         if ctx.tree is not None:
             self._attend = BranchingAttention(ctx, asked, self._attend)
+        sharing = isinstance(self._attend, SharingAttentionOp) and self._attend.shares_keys
+        self.shares_keys = chunk is None and sharing
         planner = ((asked, chunk), self._attend.prepare)
         super().__init__(ctx, asked, self._attend.layout, planner, chunk)
         self._write: RotaryAndCacheOp = ctx.selector.choose(

@@ -97,6 +97,11 @@ def allocate_caches(
                 layer.share_cache(owner)
 
 
+def share_keys(layers: Sequence[CacheLayer]) -> bool:
+    """Tell whether all read keys of one sequence once for several requests (`StepShape.spans`)."""
+    return all(getattr(layer, "shares_keys", False) for layer in layers)
+
+
 def memory_of(layers: Sequence[CacheLayer]) -> list[torch.UntypedStorage]:
     """Return the memory of caches, each piece once."""
     storages = (t.untyped_storage() for layer in layers for t in layer.cache_memory())

@@ -27,7 +27,7 @@ from hotshoe.slots import CacheView, StepShape, TreeNodes
 class StagedInputs:
     """Fields of `StepInputs` on the device. Those that a recorded step reads come first, ahead of
     them what recorded pieces read, so that their place depends on the padded size alone. Without
-    trees there are no nodes."""
+    trees there are no nodes, and spans are flat."""
 
     token_index: Tensor
     positions: Tensor
@@ -37,6 +37,7 @@ class StagedInputs:
     seq_lens: Tensor
     node_counts: Tensor
     node_lines: Tensor
+    spans: Tensor
     sampled_index: Tensor
     sample_at: Tensor
     block_index: Tensor
@@ -113,6 +114,8 @@ class Forward:
         if len(staged.node_lines):
             shape.max_query_len = len(staged.positions)
             shape.tree = TreeNodes(staged.node_counts, staged.node_lines)
+        if len(staged.spans):
+            shape.spans = staged.spans.view(-1, 2)
         batch = ForwardBatch(staged.positions, shape, self._views(shape, staged))
         hidden = self._model.forward(self._entering(staged), batch)
         return self.logits(hidden) if self._is_last and self.ahead is None else hidden

@@ -27,6 +27,8 @@ class RunnerLimits:
         max_steps_in_flight: Steps started and not finished.
         graph_sizes: Padded batch sizes to record, ascending; empty for none.
         piece_sizes: Padded token counts of other steps to record in pieces, likewise.
+        shared_sizes: Tokens of steps that verify drafts to record with `StepShape.spans`; empty
+            where the recordings of `graph_sizes` are for them, too.
         eos_token_ids: Forbidden until a request's min_tokens.
         lags: States are behind accepted drafts, and learn of them in `StepShape.host_drafts`.
         tree: The shape of drafts that may be trees.
@@ -41,6 +43,7 @@ class RunnerLimits:
     max_steps_in_flight: int = 1
     graph_sizes: tuple[int, ...] = ()
     piece_sizes: tuple[int, ...] = ()
+    shared_sizes: tuple[int, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
     lags: bool = False
     tree: DraftTree | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -15,12 +16,13 @@ from torch import Tensor
 from hotshoe.layers import Changes
 from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.forward import Forward, StagedInputs
-from hotshoe.runner.graphs import BATCH_SIZES, Pieces, Recordings, graph_sizes
+from hotshoe.runner.graphs import BATCH_SIZES, Pieces, Recordings, graph_sizes, token_sizes
 from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.padding import padding_inputs
-from hotshoe.runner.rows import Ints, StepInputs
+from hotshoe.runner.rows import Ints, StepInputs, alone
 from hotshoe.runner.trees import RecordedTrees
-from hotshoe.slots import CommunicatorOp, GraphOp, SizedGraphOp, TransferOp
+from hotshoe.runner.verified import largest_size
+from hotshoe.slots import CommunicatorOp, GraphOp, GraphSpec, SizedGraphOp, TransferOp
 
 _log = logging.getLogger(__name__)
 #: A fast device takes 0.03 s for a recording. One that takes so long would hold up requests.
@@ -40,6 +42,33 @@ def decode_sizes(op: GraphOp, limit: int) -> tuple[int, ...]:
     """
     sizes = op.sizes if isinstance(op, SizedGraphOp) else BATCH_SIZES
     return graph_sizes(limit, sizes) if limit else ()
+
+
+def sizes_of(
+    op: GraphOp,
+    spec: GraphSpec | None,
+    tokens: tuple[int, int],
+    channels: int,
+    every: bool,
+    shares: bool,
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return the sizes of steps to record: `RunnerLimits.graph_sizes`, `.piece_sizes` and
+    `.shared_sizes`.
+
+    Args:
+        op, spec: Chosen candidate of slot `graph`, and its specification; None to record nothing.
+        tokens: Of the largest step, and of the largest that decodes or verifies drafts.
+        channels, every: As `token_sizes` takes them.
+        shares: As `hotshoe.layers.cache.share_keys` says.
+    """
+    if spec is None:
+        return (), (), ()
+    if not spec.pieces:
+        return decode_sizes(op, spec.max_num_seqs), (), ()
+    pieces = token_sizes(tokens[0], channels, every)
+    if shares and tokens[1] > spec.max_num_seqs:
+        return decode_sizes(op, spec.max_num_seqs), pieces, decode_sizes(op, tokens[1])
+    return decode_sizes(op, largest_size(spec.max_num_seqs, tokens[1])), pieces, ()
 
 
 class Recorder:
@@ -74,16 +103,23 @@ class Recorder:
         self._every = every or adapters is not None or ranks[0] is not None
 
     def decodes(
-        self, decodes: Recordings, changes: Changes, decode: Callable[[StagedInputs], Tensor]
+        self,
+        decodes: Recordings,
+        changes: Changes,
+        decode: Callable[[StagedInputs], Tensor],
+        shared: bool = False,
     ) -> None:
-        """Record steps of one token of each request."""
+        """Record steps of one token of each request, several of one sequence where `shared`."""
 
         def record(size: int) -> Callable[[], Tensor]:
             self._set_adapters([size], changes)
-            staged = self._staged(self._inputs(np.ones(size, np.int32)))
+            inputs = self._inputs(np.ones(size, np.int32))
+            if shared:
+                inputs = replace(inputs, spans=alone(inputs.query_start_loc[1:]))
+            staged = self._staged(inputs)
             return self._record(partial(decode, staged))
 
-        self._begin(decodes, record, "decoding requests")
+        self._begin(decodes, record, "verified tokens" if shared else "decoding requests")
 
     def in_pieces(
         self, mixed: Recordings, changes: Changes, forward: Forward, pieces: Pieces

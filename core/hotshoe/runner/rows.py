@@ -46,6 +46,7 @@ class StepInputs:
         tokens: What the host adds to the token table.
         drafts: As `StepShape.host_drafts`.
         tree: Of a step with trees, on the host, as `TreeNodes`.
+        spans: As `StepShape.spans`.
     """
 
     rows: Ints
@@ -61,6 +62,7 @@ class StepInputs:
     tokens: Puts
     drafts: tuple[Sequence[int], Sequence[int]] | None = None
     tree: tuple[Ints, Indexes] | None = None
+    spans: Ints | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -84,11 +86,13 @@ class StepInputs:
         if not extra:
             return self
         ends = np.arange(1, extra + 1, dtype=np.int32) + self.query_start_loc[-1]
+        spans = self.spans
         return replace(
             self.padded_tokens(size, slots),
             rows=_grown(self.rows, extra, row),
             query_start_loc=np.concatenate([self.query_start_loc, ends]),
             seq_lens=_grown(self.seq_lens, extra, 1),
+            spans=spans if spans is None else np.concatenate([spans, alone(ends)]),
         )
 
     def padded_tokens(self, size: int, slots: Ints) -> StepInputs:
@@ -253,6 +257,11 @@ class Rows:
             blocks=blocks,
             tokens=tokens,
         )
+
+
+def alone(ends: Ints) -> Ints:
+    """Return spans [n, 2] of requests of one token that end so, each of a sequence of its own."""
+    return np.stack([ends - 1, ends], axis=1)
 
 
 def _grown(array: Ints, extra: int, value: int) -> Ints:

@@ -42,6 +42,8 @@ from hotshoe.types import StepPlan
 
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
 INBOX_BYTES = 1 << 20
+#: Of steps without spans.
+NO_SPANS: Ints = np.zeros(0, np.int32)
 #: Repeats a recorded, staged step; returns logits of rows that sample, and tokens if it did so.
 Replay: TypeAlias = Callable[[StepInputs, StagedInputs], tuple[Tensor, SampledBatch | None]]
 
@@ -85,6 +87,10 @@ class Runner:
         # By what adapters change in them; that of which nothing is recorded stays empty.
         self._decodes = {changes: Recordings(limits.graph_sizes) for changes in Changes}
         self._mixed = {changes: Recordings(limits.piece_sizes) for changes in Changes}
+        self._shares = bool(limits.shared_sizes)
+        self._verified = self._decodes
+        if self._shares:
+            self._verified = {changes: Recordings(limits.shared_sizes) for changes in Changes}
         self._trees = {c: RecordedTrees(limits, self._adapters, c) for c in Changes if limits.tree}
         self._recorded_with: set[Changes] = set()
         self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
@@ -99,7 +105,8 @@ class Runner:
         self._sampler = Sampler(model.vocab_size, ops.sample, *sampling)
         # A recorded step that decodes samples as well: all ranks do, and take the first's tokens.
         samples = self._is_last and GENERATE in model.tasks
-        recorded = max(limits.graph_sizes, default=0) if samples else 0
+        sizes_of_steps = (*limits.graph_sizes, *limits.shared_sizes)
+        recorded = max(sizes_of_steps, default=0) if samples else 0
         self._choice = RecordedSampling.of(self._sampler, ops.sample, recorded, device)
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
@@ -183,6 +190,8 @@ class Runner:
             if every or changes not in self._recorded_with:
                 self._recorded_with.add(changes)
                 recorder.decodes(self._decodes[changes], changes, self._decode)
+                if self._shares:
+                    recorder.decodes(self._verified[changes], changes, self._decode, shared=True)
                 recorder.in_pieces(self._mixed[changes], changes, self._forward, self._pieces)
                 recorder.trees(self._trees.get(changes), changes, self._forward)
         if ahead is not None and self._limits.piece_sizes:
@@ -275,17 +284,19 @@ class Runner:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
         if inputs.tree is not None and (own := self._trees[changes].found(inputs, self._forward)):
             return own
+        kinds = self._decodes if inputs.decodes_only else self._mixed
         if self._limits.piece_sizes:
-            inputs = as_decodes(inputs, self._decodes[changes])
-        slots, whole = self._padding_slots, inputs.decodes_only
-        found = (self._decodes if whole else self._mixed)[changes]
+            whole = as_decodes(inputs, self._verified[changes], self._shares)
+            kinds = kinds if whole is inputs else self._verified
+            inputs = whole
+        found, slots = kinds[changes], self._padding_slots
         size = found.ready(len(inputs.positions))
         if size is None:
             return inputs, None
         if self._adapters is not None and changes:
             self._adapters.pad(size, changes)
         repeat = partial(found.replay, size)
-        if whole:
+        if kinds is not self._mixed:
             padded = inputs.padded(size, self._limits.max_num_seqs, slots)
             return padded, partial(self._replay_decodes, repeat)
         return inputs.padded_tokens(size, slots), partial(self._replay_pieces, repeat)
@@ -331,6 +342,7 @@ class Runner:
                 inputs.query_start_loc,
                 inputs.seq_lens,
                 *(inputs.tree or NO_NODES),
+                NO_SPANS if inputs.spans is None else inputs.spans.reshape(-1),
                 index,
                 inputs.sample_at,
                 inputs.blocks.index,

@@ -13,8 +13,8 @@ import numpy as np
 from hotshoe.runner.graphs import Recordings
 from hotshoe.runner.rows import StepInputs
 
-#: Tokens for which sizes are recorded beyond the number of requests. Up to so many, a whole
-#: recording was faster wherever it was measured.
+#: Tokens for which sizes are recorded beyond the number of requests, where each token reads keys
+#: of its own. Up to so many, a whole recording was faster wherever it was measured.
 TOKENS = 64
 #: Keys that the tokens of a larger step read together. With more, attention that reads the keys of
 #: a request once for all its tokens saves more than a whole recording does.
@@ -27,11 +27,15 @@ def largest_size(num_reqs: int, num_tokens: int) -> int:
     return num_reqs and max(num_reqs, min(num_tokens, TOKENS))
 
 
-def as_decodes(inputs: StepInputs, recordings: Recordings) -> StepInputs:
+def as_decodes(inputs: StepInputs, recordings: Recordings, shared: bool) -> StepInputs:
     """Return a step as one that decodes if a recording holds it, and else as it is.
 
     Only a step whose requests sample after each of their tokens, and have no states that are
     behind, can be had so. Where drafts are trees, tokens read more than those before them.
+
+    Args:
+        shared: Attention reads the keys of a sequence once for several of these requests, and is
+            told which they are.
     """
     count = len(inputs.positions)
     if inputs.tree is not None or inputs.drafts is not None:
@@ -40,12 +44,14 @@ def as_decodes(inputs: StepInputs, recordings: Recordings) -> StepInputs:
         return inputs
     if recordings.size_for(count) is None:
         return inputs
-    if count > TOKENS and int(inputs.positions.sum()) >= KEYS:
+    if not shared and count > TOKENS and int(inputs.positions.sum()) >= KEYS:
         return inputs
     counts = np.diff(inputs.query_start_loc)
+    spans = np.stack([inputs.query_start_loc[:-1], inputs.query_start_loc[1:]], axis=1)
     return replace(
         inputs,
         rows=np.repeat(inputs.rows, counts),
         query_start_loc=np.arange(count + 1, dtype=np.int32),
         seq_lens=inputs.positions + 1,
+        spans=np.repeat(spans, counts, axis=0) if shared else None,
     )

@@ -21,7 +21,7 @@ from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
 from hotshoe.executor.caches import check_caches
 from hotshoe.foreign import cause_of, foreign
 from hotshoe.layers import BuildContext, WeightFormat, allocate_caches, assign_views
-from hotshoe.layers.cache import free_caches
+from hotshoe.layers.cache import free_caches, share_keys
 from hotshoe.layers.named import follow
 from hotshoe.layers.offload import offload_of
 from hotshoe.layers.weights import HOST
@@ -36,18 +36,16 @@ from hotshoe.runner.adapters import adapter_table, check_model, load_adapter, re
 from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import check_device, enough_memory, stay_in_files
-from hotshoe.runner.graphs import token_sizes
 from hotshoe.runner.heads import head_of, load_beside, on_device, wanted_further
 from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, Search, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
-from hotshoe.runner.recording import decode_sizes
+from hotshoe.runner.recording import sizes_of
 from hotshoe.runner.rehearsal import SMALLEST, Unrecorded, largest_step, mixed_steps, rehearse
 from hotshoe.runner.resting import Resting
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep, Steps, too_early
 from hotshoe.runner.states import described, draft_options
-from hotshoe.runner.verified import largest_size
 from hotshoe.slots import (
     GraphOp,
     GraphSpec,
@@ -350,13 +348,12 @@ class TorchWorker:
         assert self._context is not None and self._model is not None and self._ops is not None
         config = self._config
         budget = config.max_num_batched_tokens
-        pieces = self._graph is not None and self._graph.pieces
         every = self._context.adapters is not None or self._peers.tp is not None
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
-        decodes = 0 if self._graph is None else self._graph.max_num_seqs
         most = min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens))
-        decodes = largest_size(decodes, most) if pieces else decodes
+        of = self._ops.graph, self._graph, (budget, most), self._model.hidden_size
+        graph_sizes, piece_sizes, shared_sizes = sizes_of(*of, every, share_keys(layers))
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -365,13 +362,14 @@ class TorchWorker:
             max_samples=most,
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
-            graph_sizes=decode_sizes(self._ops.graph, decodes),
-            piece_sizes=token_sizes(budget, self._model.hidden_size, every) if pieces else (),
+            graph_sizes=graph_sizes,
+            piece_sizes=piece_sizes,
+            shared_sizes=shared_sizes,
             eos_token_ids=self._model_config.eos_token_ids,
             lags=any(group.spec.drafts for group in layout.groups),
             tree=config.draft_tree,
         )
-        recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
+        recorded = max((*graph_sizes, *piece_sizes, *shared_sizes), default=0)
         width, dtype = entering_size(self._model), self._context.torch_dtype
         like = torch.empty(0, width, device=self._context.device, dtype=dtype)
         self._peers.make_inbox(recorded, like)

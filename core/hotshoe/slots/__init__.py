@@ -105,7 +105,13 @@ from hotshoe.slots.state_specs import (
     ShortConvSpec,
     StateSpaceSpec,
 )
-from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
+from hotshoe.slots.step import (
+    AttentionMetadata,
+    CacheView,
+    SharingAttentionOp,
+    StepShape,
+    whole_step,
+)
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.trees import TreeAttentionOp, TreeAttentionSpec, TreeNodes, tree_refusal
 from hotshoe.slots.verdict import REFERENCE, Decision, Verdict, accept, accept_unless, refuse
@@ -204,6 +210,7 @@ __all__ = [
     "SelectiveScanSpec",
     "SelectiveScanWeights",
     "Selector",
+    "SharingAttentionOp",
     "ShortConvOp",
     "ShortConvSpec",
     "ShortConvWeights",

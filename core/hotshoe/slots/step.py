@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +28,9 @@ class StepShape:
             layers with states alone; their operations see steps without drafts.
         tree: The nodes of trees; None in a step without, which is all that `prepare` of slot
             `attention` ever sees.
+        spans: [num_reqs, 2] int32, of a step of one token each: the first request that is a token
+            of the same sequence, and the end of those. They stand side by side, in the order of
+            their positions. None where each is of another sequence, or nobody asks.
     """
 
     num_reqs: int
@@ -38,6 +41,7 @@ class StepShape:
     host_lens: tuple[Sequence[int], Sequence[int]] | None = None
     host_drafts: tuple[Sequence[int], Sequence[int]] | None = None
     tree: TreeNodes | None = None
+    spans: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -75,10 +79,31 @@ class AttentionMetadata:
     max_seq_len: int
     host_lens: tuple[Sequence[int], Sequence[int]] | None = None
     settled: bool = False
+    spans: Tensor | None = None
+
+
+@runtime_checkable
+class SharingAttentionOp(Protocol):
+    """An `AttentionOp` that may read the keys of several requests of one token once.
+
+    Attributes:
+        shares_keys: Whether it does, where a step has `spans`.
+    """
+
+    shares_keys: bool
 
 
 def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
     """Prepare nothing: the `prepare` of operations that read a step as it is."""
-    own = shape.num_reqs, shape.query_start_loc, shape.seq_lens
-    longest = shape.max_query_len, shape.max_seq_len, shape.host_lens
-    return AttentionMetadata(*own, view.block_table, view.slot_mapping, *longest, view.settled)
+    return AttentionMetadata(
+        shape.num_reqs,
+        shape.query_start_loc,
+        shape.seq_lens,
+        view.block_table,
+        view.slot_mapping,
+        shape.max_query_len,
+        shape.max_seq_len,
+        shape.host_lens,
+        view.settled,
+        shape.spans,
+    )

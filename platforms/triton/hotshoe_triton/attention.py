@@ -174,6 +174,11 @@ def sloping(spec: AttentionSpec) -> dict[str, float]:
     return {"SLOPE": step, "SLOPE_HEADS": heads, "SLOPE_FIRST": first, "SLOPE_FACTOR": factor}
 
 
+def num_shared(group: int) -> int:
+    """Return how many tokens of a sequence are computed together: those that fill a tile's rows."""
+    return max(1, MIN_ROWS // next_power_of_2(group))
+
+
 def zeroed(counters: list[Tensor], needed: int, device: torch.device) -> Tensor:
     """Return so many zeros. Earlier, smaller ones stay alive: captured graphs use them."""
     if not counters or counters[-1].numel() < needed:
@@ -196,6 +201,11 @@ class Attention:
     kv_scales: Tensor | None = None
 
     prepare = staticmethod(whole_step)
+
+    @property
+    def shares_keys(self) -> bool:
+        """See `hotshoe.slots.SharingAttentionOp`."""
+        return self._together > 1
 
     def __init__(
         self,
@@ -236,13 +246,16 @@ class Attention:
         self._sinks = spec.sinks
         self._alone = alone
 
-        def decoded(tiling: Tiling) -> tuple[int, dict[str, Any]]:
+        def decoded(tiling: Tiling, together: int = 1) -> tuple[int, dict[str, Any]]:
             units = facts.compute_units * tiling.programs_per_unit
-            constants = decoding(tiling, group, spec.head_dim)
-            return max(1, -(-units // spec.num_kv_heads)), shared | {"ALONE": alone} | constants
+            constants = decoding(tiling, group * together, spec.head_dim)
+            constants |= {"ALONE": alone, "SHARED": together}
+            return max(1, -(-units // spec.num_kv_heads)), shared | constants
 
         self._decode = decoded(decode)
         self._few = self._decode if alone or few is None else decoded(few)
+        self._together = 1 if alone else num_shared(group)
+        self._joint = decoded(decode, self._together)
         self._prefill = shared | prefilling(prefill, group)
         self._block_q = self._prefill["BLOCK_M"] // group
         self._cache: Tensor | None = None
@@ -267,6 +280,17 @@ class Attention:
         tensors = (out, q, *self._planes.tensors, table)
         tensors += (prepared.query_start_loc, prepared.seq_lens, q if sinks is None else sinks)
         sizes = (reqs, q.stride(0), table.stride(0), self._planes.stride)
+        if prepared.spans is not None and self._together > 1:
+            self._launch(
+                self._joint,
+                self._together,
+                tensors,
+                sizes,
+                prepared.spans,
+                UNIFORM=True,
+                EARLY=False,
+            )
+            return out
         if single or reqs > 1:
             slots = prepared.slot_mapping if prepared.settled else None
             self._run_decode(tensors, sizes, single and tokens == reqs, slots)
@@ -294,21 +318,37 @@ class Attention:
             uniform: All requests are.
             slots: Of the step's tokens; None for a step that is not settled.
         """
+        chosen = self._few if sizes[0] <= FEW_REQS else self._decode
+        early = slots is not None
+        self._launch(chosen, 1, tensors, sizes, tensors[0], UNIFORM=uniform, EARLY=early)
+
+    def _launch(
+        self,
+        chosen: tuple[int, dict[str, Any]],
+        together: int,
+        tensors: tuple[Tensor, ...],
+        sizes: tuple[int, ...],
+        spans: Tensor,
+        **constants: bool,
+    ) -> None:
+        """Launch the kernel of decode rows.
+
+        Args:
+            chosen: Programs over a KV head, and their constants.
+            together: Requests that one of them computes at once.
+        """
         reqs, device = sizes[0], tensors[0].device
-        programs, constants = self._few if reqs <= FEW_REQS else self._decode
-        programs = reqs if self._alone else programs
-        pieces = programs * 2 * self._kv_heads * self._group
+        programs = reqs if self._alone else chosen[0]
+        pieces = programs * 2 * self._kv_heads * self._group * together
         scratch = torch.empty(pieces * (self._dim + 2), dtype=torch.float32, device=device)
-        stats = scratch[pieces * self._dim :]
-        block_r = request_block(reqs)
         self._decode_kernel[(self._kv_heads, programs)](
             *tensors,
+            spans,
             scratch,
-            stats,
+            scratch[pieces * self._dim :],
             zeroed(self._counters, max(reqs, REQUEST_BLOCKS[1]) * self._kv_heads, device),
             *sizes,
-            UNIFORM=uniform,
-            BLOCK_R=block_r,
-            EARLY=slots is not None,
+            BLOCK_R=request_block(reqs),
+            **chosen[1],
             **constants,
         )

@@ -8,6 +8,7 @@ import torch
 from hotshoe.layers import Changes
 from hotshoe.runner import recording
 from hotshoe.runner.graphs import Recordings
+from hotshoe.slots import GraphSpec
 
 CPU = torch.device("cpu")
 
@@ -20,6 +21,19 @@ def test_an_operation_may_have_sizes_of_its_own() -> None:
     )
     op.sizes = range(1, 4)
     assert recording.decode_sizes(op, 40) == (1, 2, 3) and recording.decode_sizes(op, 2) == (1, 2)
+
+
+def test_sizes_of_steps_that_verify_drafts() -> None:
+    """Recordings of their own where keys are read once, and else those of decode steps, up to 64."""
+    op, spec = SimpleNamespace(), GraphSpec(40, pieces=True)
+    decodes, pieces, shared = recording.sizes_of(op, spec, (2048, 120), 64, True, True)
+    assert (decodes[-1], pieces[-1], shared[-1]) == (40, 512, 120)
+    decodes, _, shared = recording.sizes_of(op, spec, (2048, 120), 64, True, False)
+    assert (decodes[-1], shared) == (64, ())
+    assert recording.sizes_of(op, spec, (2048, 40), 64, True, True)[2] == (), "no drafts"
+    whole = GraphSpec(40)
+    assert recording.sizes_of(op, whole, (2048, 120), 64, True, True)[1:] == ((), ())
+    assert recording.sizes_of(op, None, (2048, 120), 64, True, True) == ((), (), ())
 
 
 class Recorder(recording.Recorder):

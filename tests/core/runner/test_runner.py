@@ -71,6 +71,7 @@ def make_runner(
     model: TableModel,
     sizes: tuple[int, ...] = (),
     pieces: tuple[int, ...] = (),
+    shared: tuple[int, ...] = (),
     communicator: CommunicatorOp | None = None,
     head: DraftHead | None = None,
     search: Search | None = None,
@@ -85,6 +86,7 @@ def make_runner(
         null_blocks=(99,),
         graph_sizes=sizes,
         piece_sizes=pieces,
+        shared_sizes=shared,
         eos_token_ids=(7,),
     )
     ops = Operations(
@@ -525,6 +527,26 @@ def test_tokens_of_a_step_that_verifies_drafts_are_requests_of_a_recording(monke
     mixed.new_rows, mixed.num_scheduled_tokens = [new(3, [1, 2, 3])], [2, 2]
     assert runner.execute(mixed).result().rows == [1]
     assert model.attended[-1][1].max_query_len == 2
+
+
+def test_attention_that_reads_shared_keys_once_is_told_which_they_are(monkeypatch) -> None:
+    """In recordings of their own, however many keys there are; padding is of nobody."""
+    monkeypatch.setattr("hotshoe.runner.verified.TOKENS", 1)
+    monkeypatch.setattr("hotshoe.runner.verified.KEYS", 1)
+    model = AttendingModel()
+    runner = make_runner(model, (4,), (8, 16), shared=(4, 8))
+    runner.record_graphs()
+    step(runner, 0, {2: 3, 1: 1}, new(2, [3, 4, 5]), new(1, [6]))
+    right = {2: chain(model, 5, 4)[1:], 1: chain(model, 6, 3)[1:]}
+    verifying = drafted(1, {row: tokens[:-1] for row, tokens in right.items()})
+    assert runner.execute(verifying).result().tokens == [right[2], right[1]]
+    seen = model.attended[-1][1]
+    assert seen.max_query_len == 1
+    assert seen.spans.tolist() == [[0, 3]] * 3 + [[3, 5]] * 2 + [[5, 6], [6, 7], [7, 8]]
+    assert seen.seq_lens.tolist() == [4, 5, 6, 2, 3, 1, 1, 1]
+    following = drafted(2, {1: [], 2: []}, accepted_rows=[2, 1], num_accepted=[2, 1])
+    assert runner.execute(following).result().rows == [1, 2]
+    assert model.attended[-1][1].spans is None, "nobody verifies drafts"
 
 
 def test_log_probabilities_and_penalties_of_drafts_are_those_of_single_steps(

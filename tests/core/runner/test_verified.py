@@ -35,7 +35,7 @@ def recordings() -> Recordings:
 def test_each_token_is_a_request(recordings: Recordings) -> None:
     inputs = verifying()
     assert not inputs.decodes_only
-    apart = as_decodes(inputs, recordings)
+    apart = as_decodes(inputs, recordings, False)
     assert apart.decodes_only
     assert apart.rows.tolist() == [4, 0, 0, 0]
     assert apart.query_start_loc.tolist() == [0, 1, 2, 3, 4]
@@ -45,20 +45,28 @@ def test_each_token_is_a_request(recordings: Recordings) -> None:
         array.dtype == np.int32 for array in (apart.rows, apart.query_start_loc, apart.seq_lens)
     )
     assert apart.slot_mapping is inputs.slot_mapping
+    assert apart.spans is None
+    shared = as_decodes(inputs, recordings, True)
+    assert shared.spans.dtype == np.int32
+    padded = shared.padded(6, 6, np.array([40], np.int32))
+    assert padded.spans.tolist() == [[0, 1], *[[1, 4]] * 3, [4, 5], [5, 6]]
 
 
 def test_other_steps_stay_as_they_are(recordings: Recordings, monkeypatch) -> None:
     """Of one token each, with states behind, longer than a recording, with many keys."""
     for inputs in (verifying(drafts=0), verifying(lags=True), verifying(drafts=7)):
-        assert as_decodes(inputs, recordings) is inputs
+        assert as_decodes(inputs, recordings, False) is inputs
     inputs = verifying()
-    assert as_decodes(inputs, Recordings((4, 8))) is inputs, "none was made"
+    assert as_decodes(inputs, Recordings((4, 8)), False) is inputs, "none was made"
     monkeypatch.setattr("hotshoe.runner.verified.KEYS", 6 + 4 + 5 + 6)
-    assert as_decodes(inputs, recordings) is not inputs, "few tokens may read any number of keys"
+    assert as_decodes(inputs, recordings, False) is not inputs, (
+        "few tokens may read any number of keys"
+    )
     monkeypatch.setattr("hotshoe.runner.verified.TOKENS", 3)
-    assert as_decodes(inputs, recordings) is inputs
+    assert as_decodes(inputs, recordings, False) is inputs
+    assert as_decodes(inputs, recordings, True) is not inputs, "keys are read once"
     monkeypatch.setattr("hotshoe.runner.verified.KEYS", 6 + 4 + 5 + 6 + 1)
-    assert as_decodes(inputs, recordings) is not inputs
+    assert as_decodes(inputs, recordings, False) is not inputs
 
 
 def test_few_requests_verify_drafts_in_sizes_of_their_own() -> None:

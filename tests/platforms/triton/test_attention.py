@@ -191,6 +191,55 @@ def test_any_number_of_programs_and_calls(
     assert operation._counters[-1].count_nonzero() == 0
 
 
+def apart(case: Case) -> AttentionMetadata:
+    """Return the step with each token as a request, and which of these are of one sequence."""
+    whole = case.meta
+    starts = whole.query_start_loc.long()
+    counts = starts.diff()
+    tokens = torch.arange(int(starts[-1]), device=starts.device)
+    behind = starts[1:].repeat_interleave(counts) - tokens - 1
+    spans = torch.stack([starts[:-1], starts[1:]], 1).repeat_interleave(counts, 0)
+    return replace(
+        whole,
+        num_reqs=len(tokens),
+        query_start_loc=torch.arange(len(tokens) + 1, device=starts.device).int(),
+        seq_lens=(whole.seq_lens.repeat_interleave(counts) - behind).int(),
+        block_table=whole.block_table.repeat_interleave(counts, 0),
+        max_query_len=1,
+        spans=spans.int(),
+    )
+
+
+@pytest.mark.parametrize("units", [1, 40])
+@pytest.mark.parametrize("changes", [*VARIANTS[:2], *VARIANTS[4:7]], ids=str)
+def test_tokens_of_one_sequence_are_computed_together(
+    facts: DeviceFacts, changes: dict[str, object], units: int, rng: torch.Generator
+) -> None:
+    """More of them than fit a tile, too; a table that names others' blocks for all but the first
+    of each tile is not read."""
+    spec = replace(SPEC, **changes)
+    case = Case(spec, [(3, 37), (1, 1), (11, 90), (2, 2)], rng)
+    operation = Attention(spec, replace(facts, compute_units=units), decode=SMALL_DECODE)
+    assert operation.shares_keys
+    step = apart(case)
+    shared = attention.num_shared(spec.num_heads // spec.num_kv_heads)
+    first = (torch.arange(step.num_reqs) - step.spans[:, 0].cpu()) % shared == 0
+    step.block_table[~first] = 0
+    for _ in range(2):
+        found = operation(case.q, case.cache, step, case.sinks)
+        torch.testing.assert_close(found, case.expected(), rtol=1e-4, atol=1e-5)
+    assert operation._counters[-1].count_nonzero() == 0
+
+
+def test_who_computes_tokens_of_a_sequence_together(facts: DeviceFacts) -> None:
+    assert [attention.num_shared(group) for group in (1, 3, 4, 7, 8, 16, 64)] == [
+        *(16, 4, 4, 2, 2, 1, 1)
+    ]
+    for alone, heads in ((True, 4), (False, 32)):
+        spec = replace(SPEC, num_heads=heads)
+        assert not Attention(spec, facts, alone=alone).shares_keys
+
+
 def test_alone_a_row_is_the_same_in_every_batch(facts: DeviceFacts, rng: torch.Generator) -> None:
     case = Case(SPEC, STEPS["decode"], rng)
     together = compute(case, facts, alone=True)

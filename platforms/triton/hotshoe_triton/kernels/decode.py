@@ -7,6 +7,10 @@ such a piece goes to a scratch slot, and the program that delivers a request's l
 in order of the keys, so results do not depend on timing. With ALONE each request has one program
 and its result does not depend on the batch either.
 
+Tokens of one sequence may stand side by side, each as a request (`StepShape.spans`). Up to SHARED
+of them are computed together, in rows that a tile has anyhow, so that their keys are read once. The
+first one leads: its tiles are those of all, and the others have none.
+
 Shape suffixes: R requests, P pieces of a request, G heads of one KV head; others as in attention.
 """
 
@@ -37,9 +41,15 @@ def first_tile(seq_len, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def num_together(spans_ptr, at, there, SHARED: tl.constexpr):
+    """Return how many requests from a leader on are computed with it, itself included."""
+    return tl.minimum(tl.load(spans_ptr + 2 * at + 1, mask=there, other=1) - at, SHARED)
+
+
+@triton.jit
 def tile_ends(
     starts_ptr, seq_lens_ptr, num_reqs, UNIFORM: tl.constexpr, WINDOW: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr, spans_ptr=None, SHARED: tl.constexpr = 1,
 ):  # fmt: skip
     """Return for each request [R] the end of its tiles in the list of all tiles, int32.
 
@@ -49,8 +59,14 @@ def tile_ends(
     index_R = tl.arange(0, BLOCK_R)
     there_R = index_R < num_reqs
     seq_len_R = tl.load(seq_lens_ptr + index_R, mask=there_R, other=0)
-    tiles_R = tl.cdiv(seq_len_R, BLOCK_N) - first_tile(seq_len_R, WINDOW, BLOCK_N)
-    tiles_R = tl.maximum(tiles_R, 1)
+    low_R = first_tile(seq_len_R, WINDOW, BLOCK_N)
+    if SHARED > 1:
+        last_R = index_R + num_together(spans_ptr, index_R, there_R, SHARED) - 1
+        seq_len_R = tl.load(seq_lens_ptr + last_R, mask=there_R, other=0)
+    tiles_R = tl.maximum(tl.cdiv(seq_len_R, BLOCK_N) - low_R, 1)
+    if SHARED > 1:
+        before_R = index_R - tl.load(spans_ptr + 2 * index_R, mask=there_R, other=0)
+        there_R &= before_R % SHARED == 0
     if not UNIFORM:
         start_R = tl.load(starts_ptr + index_R, mask=there_R, other=0)
         end_R = tl.load(starts_ptr + 1 + index_R, mask=there_R, other=0)
@@ -130,13 +146,19 @@ def join_pieces(
 
 
 @triton.jit
-def locate(at, end_R, seq_lens_ptr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+def locate(
+    at, end_R, seq_lens_ptr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, spans_ptr=None,
+    SHARED: tl.constexpr = 1,
+):  # fmt: skip
     """Return the request that holds a tile of the list, its length, the first tile it sees, and
-    where its tiles begin and end in the list."""
+    where its tiles begin and end in the list. Of a leader, the length is that of the longest."""
     request = tl.sum((end_R <= at).to(tl.int32), 0)
     end = tl.min(tl.where(end_R > at, end_R, 2147483647), 0)
     seq_len = tl.load(seq_lens_ptr + request)
     low = first_tile(seq_len, WINDOW, BLOCK_N)
+    if SHARED > 1:
+        last = request + num_together(spans_ptr, request, True, SHARED) - 1
+        seq_len = tl.load(seq_lens_ptr + last)
     return request, seq_len, low, end - tl.maximum(tl.cdiv(seq_len, BLOCK_N) - low, 1), end
 
 
@@ -144,12 +166,14 @@ def locate(at, end_R, seq_lens_ptr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr)
 def ask_for_tile(
     at, end, end_R, seq_lens_ptr, table_ptr, table_stride, k_ptr, v_ptr, block_stride,
     HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr,
-    CHAINED: tl.constexpr,
+    CHAINED: tl.constexpr, spans_ptr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """Bring a tile of the list nearer while earlier kernels still run, in lines of 128 bytes."""
     LINE: tl.constexpr = 128 * 8 // k_ptr.dtype.element_ty.primitive_bitwidth
     if at < end:
-        request, seq_len, low, begin, _stop = locate(at, end_R, seq_lens_ptr, WINDOW, BLOCK_N)
+        request, seq_len, low, begin, _stop = locate(
+            at, end_R, seq_lens_ptr, WINDOW, BLOCK_N, spans_ptr, SHARED
+        )
         row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
         tile = at - begin + low
         pages = pages_of(row_table_ptr, tile, seq_len, BLOCK_N, BLOCK_SIZE)
@@ -160,12 +184,23 @@ def ask_for_tile(
 
 
 @triton.jit
+def place_of(row, GROUP: tl.constexpr, NUM_KV_HEADS: tl.constexpr):
+    """Return how many heads behind a leader's first one a row's result lies."""
+    return row // GROUP * (GROUP * NUM_KV_HEADS) + row % GROUP
+
+
+@triton.jit
 def deliver_piece(
     out_ptr, partial_ptr, stats_ptr, cell_ptr, acc_MD, top_M, sum_M, kv_head, slot, first, last,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, num_rows=None,
+    SHARED: tl.constexpr = 1,
 ):  # fmt: skip
-    """Put a piece into its slot; with the last piece of programs first..last, store the result."""
+    """Put a piece into its slot; with the last piece of programs first..last, store the result.
+
+    With SHARED, GROUP counts the rows of all requests that may be computed together, of which
+    `num_rows` are there.
+    """
     row_M = tl.arange(0, BLOCK_M)
     channel_D = tl.arange(0, BLOCK_D)
     there_MD = (row_M < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
@@ -182,53 +217,74 @@ def deliver_piece(
         )  # fmt: skip
         group_G = tl.arange(0, BLOCK_G)
         here_GD = (group_G < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
-        offsets_GD = group_G[:, None] * HEAD_DIM + channel_D[None, :]
+        place_G = group_G
+        if SHARED > 1:
+            here_GD &= (group_G < num_rows)[:, None]
+            place_G = place_of(group_G, GROUP // SHARED, NUM_KV_HEADS)
+        offsets_GD = place_G[:, None] * HEAD_DIM + channel_D[None, :]
         tl.store(out_ptr + offsets_GD, out_GD.to(out_ptr.dtype.element_ty), mask=here_GD)
 
 
 @triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def decode_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
-    sinks_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
+    sinks_ptr, spans_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride,
+    block_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr,
     BLOCK_P: tl.constexpr, SCALES: tl.constexpr, SLOPE: tl.constexpr, SLOPE_HEADS: tl.constexpr,
     SLOPE_FIRST: tl.constexpr, SLOPE_FACTOR: tl.constexpr, EARLY: tl.constexpr,
-    CHAINED: tl.constexpr,
+    CHAINED: tl.constexpr, SHARED: tl.constexpr = 1,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE. Where there is little to
     read, only as many programs work as get MIN_TILES each. EARLY: none in front writes lengths.
 
     Args:
-        partial_ptr: [programs * 2, num_kv_heads, GROUP, HEAD_DIM] float32, scratch.
-        stats_ptr: [programs * 2, num_kv_heads, GROUP, 2] float32, scratch.
+        spans_ptr: As `StepShape.spans`, of no use unless SHARED is more than 1, which asks for
+            UNIFORM.
+        partial_ptr: [programs * 2, num_kv_heads, ROWS, HEAD_DIM] float32, scratch.
+        stats_ptr: [programs * 2, num_kv_heads, ROWS, 2] float32, scratch.
         counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
     """
+    ROWS: tl.constexpr = GROUP * SHARED
     NUM_KV_HEADS: tl.constexpr = NUM_HEADS // GROUP
     wait(CHAINED and not EARLY)
     kv_head, program = tl.program_id(0), tl.program_id(1)
-    end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R)
+    # fmt: off
+    end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R,
+                      spans_ptr, SHARED)
+    # fmt: on
     at, end, total, programs = share(end_R, program, ALONE, MIN_TILES, BLOCK_R)
     row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    head_M = kv_head * GROUP + row_M
+    behind_M, head_M = row_M // GROUP, kv_head * GROUP + row_M % GROUP
     slope_M = slopes_of(head_M, SLOPE, SLOPE_HEADS, SLOPE_FIRST, SLOPE_FACTOR)
-    there_MD = (row_M < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+    there_M = row_M < GROUP
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = of_head(
         k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
     )
     ask_for_tile(at, end, end_R, seq_lens_ptr, table_ptr, table_stride, k_ptr, v_ptr, block_stride,
-                 HEAD_DIM, BLOCK_SIZE, WINDOW, BLOCK_N, CHAINED and EARLY)  # fmt: skip
+                 HEAD_DIM, BLOCK_SIZE, WINDOW, BLOCK_N, CHAINED and EARLY, spans_ptr,
+                 SHARED)  # fmt: skip
     wait(CHAINED and EARLY)
     while at < end:
-        request, seq_len, low, begin, stop = locate(at, end_R, seq_lens_ptr, WINDOW, BLOCK_N)
+        request, seq_len, low, begin, stop = locate(
+            at, end_R, seq_lens_ptr, WINDOW, BLOCK_N, spans_ptr, SHARED
+        )
         until = tl.minimum(stop, end)
         token = request.to(tl.int64) if UNIFORM else tl.load(starts_ptr + request).to(tl.int64)
-        q_ptrs_MD = q_ptr + token * q_stride + head_M[:, None] * HEAD_DIM + channel_D[None, :]
+        q_row_ptr, position_M = q_ptr + token * q_stride, row_M * 0 + (seq_len - 1)
+        num_rows, q_offsets_M = request * 0 + GROUP, head_M * HEAD_DIM
+        if SHARED > 1:
+            num_rows = num_together(spans_ptr, request, True, SHARED) * GROUP
+            there_M = row_M < num_rows
+            lens_M = tl.load(seq_lens_ptr + request + behind_M, mask=there_M, other=0)
+            position_M, q_offsets_M = lens_M - 1, q_offsets_M + behind_M * q_stride
+        there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
+        q_ptrs_MD = q_row_ptr + q_offsets_M[:, None] + channel_D[None, :]
         q_MD = tl.load(q_ptrs_MD, mask=there_MD, other=0.0)
-        acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, row_M < GROUP, at == begin, SINKS, BLOCK_D)
-        position_M = row_M * 0 + (seq_len - 1)
+        acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, at == begin, SINKS, BLOCK_D)
         row_table_ptr, first = table_ptr + request.to(tl.int64) * table_stride, at - begin + low
         acc_MD, top_M, sum_M = absorb(
             acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr,
@@ -237,13 +293,14 @@ def decode_attention(
         )  # fmt: skip
         row_ptr = out_ptr + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         if (at == begin) & (until == stop):
-            out_ptrs_MD = row_ptr + row_M[:, None] * HEAD_DIM + channel_D[None, :]
+            place_M = place_of(row_M, GROUP, NUM_KV_HEADS)
+            out_ptrs_MD = row_ptr + place_M[:, None] * HEAD_DIM + channel_D[None, :]
             tl.store(out_ptrs_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
         else:
             deliver_piece(
                 row_ptr, partial_ptr, stats_ptr, counter_ptr + request * NUM_KV_HEADS + kv_head,
                 acc_MD, top_M, sum_M, kv_head, program * 2 + (at == begin).to(tl.int32),
                 owner(begin, total, programs), owner(stop - 1, total, programs),
-                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_M, BLOCK_G, BLOCK_P, BLOCK_D,
+                NUM_KV_HEADS, ROWS, HEAD_DIM, BLOCK_M, BLOCK_G, BLOCK_P, BLOCK_D, num_rows, SHARED,
             )  # fmt: skip
         at = until
