@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -197,9 +198,13 @@ class Rows:
             known = np.array(plan.known_rows, np.int64)
             index.append(known * self.width + self.num_tokens[known] - 1)
             values.append(np.array(plan.known_tokens, np.int32))
-        for row, drafts in zip(plan.draft_rows, plan.drafts, strict=True):
-            index.append(row * self.width + self.num_tokens[row] + np.arange(len(drafts)))
-            values.append(np.array(drafts, np.int32))
+        if plan.draft_rows:
+            rows = np.array(plan.draft_rows, np.int64)
+            counts = np.fromiter(map(len, plan.drafts), np.int64, len(rows))
+            total = int(counts.sum())
+            first = rows * self.width + self.num_tokens[rows] + counts - counts.cumsum()
+            index.append(first.repeat(counts) + np.arange(total))
+            values.append(np.fromiter(chain.from_iterable(plan.drafts), np.int32, total))
         return _join(index, values)
 
     def _with_drafts(self, plan: StepPlan, inputs: StepInputs) -> StepInputs:
