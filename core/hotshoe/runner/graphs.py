@@ -53,6 +53,7 @@ class Recordings:
         sizes: Ascending; empty to record nothing.
 
     Attributes:
+        num_made: Sizes that have been recorded.
         offered: Those sizes that steps are padded to.
         record: Records a step of one size, and returns what replays it; None: it cannot be had.
     """
@@ -63,6 +64,10 @@ class Recordings:
         self.sizes = tuple(sizes)
         self.offered: Sequence[int] = ()
         self._replays: dict[int, Callable[[], Tensor]] = {}
+
+    @property
+    def num_made(self) -> int:
+        return len(self._replays)
 
     def keep(self, size: int, replay: Callable[[], Tensor]) -> None:
         """Take the recording of one size, once, and offer it."""

@@ -40,6 +40,7 @@ class RunningStep:
         drafts: Those that the step verifies, by row.
         made: Those that a head has made behind it, whose tensor comes last.
         experts: News of their balance, if there is any.
+        recorded: As `StepResult.recorded`.
         remark: Said of rows that failed, as nothing of theirs is finite.
         guard: Makes an error while it waits name the plugin that failed.
     """
@@ -52,6 +53,7 @@ class RunningStep:
     drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
     made: MadeDrafts | None = None
     experts: ExpertCounts | None = None
+    recorded: bool = False
     remark: str = RUN_AGAIN
     guard: AbstractContextManager[object] = UNGUARDED
 
@@ -74,7 +76,7 @@ class RunningStep:
             pooled.book(result, tensors.pop(0))
         if self.made is not None:
             self.made.book(result, tensors[0])
-        result.experts = self.experts
+        result.experts, result.recorded = self.experts, self.recorded
         blamed = {} if self.sampled is None else self.sampled.blamed
         for row, why in result.failed.items():
             result.failed[row] = blamed.get(row, f"{why}; {self.remark}")

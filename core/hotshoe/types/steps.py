@@ -114,7 +114,8 @@ class StepResult:
     `logprobs[row]` runs parallel to the row's tokens, and `prompt_logprobs[row]` are those of the
     prompt positions predicted in this step. `pooled[row]` is the vector of a row that pools, as
     little-endian float32; such a row is not in `rows`. `ahead[row]` are drafts of a head. `experts`
-    are new counts of how evenly ranks compute; most steps have none.
+    are new counts of how evenly ranks compute; most steps have none. `recorded` says that the step
+    waited for a recording that was made for it, so that its time tells nothing of others.
     """
 
     step_id: int
@@ -126,6 +127,7 @@ class StepResult:
     pooled: dict[int, bytes] = field(default_factory=dict)
     ahead: dict[int, list[int]] = field(default_factory=dict)
     experts: ExpertCounts | None = None
+    recorded: bool = False
 
 
 class StepHandle(Protocol):

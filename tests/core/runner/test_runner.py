@@ -534,18 +534,21 @@ def test_attention_that_reads_shared_keys_once_is_told_which_they_are(monkeypatc
     monkeypatch.setattr("hotshoe.runner.verified.TOKENS", 1)
     monkeypatch.setattr("hotshoe.runner.verified.KEYS", 1)
     model = AttendingModel()
-    runner = make_runner(model, (4,), (8, 16), shared=(4, 8))
+    runner = make_runner(model, (4,), (8, 16), shared=(4, 6, 8))
     runner.record_graphs()
     step(runner, 0, {2: 3, 1: 1}, new(2, [3, 4, 5]), new(1, [6]))
     right = {2: chain(model, 5, 4)[1:], 1: chain(model, 6, 3)[1:]}
     verifying = drafted(1, {row: tokens[:-1] for row, tokens in right.items()})
-    assert runner.execute(verifying).result().tokens == [right[2], right[1]]
+    result = runner.execute(verifying).result()
+    assert result.recorded
+    assert result.tokens == [right[2], right[1]]
     seen = model.attended[-1][1]
     assert seen.max_query_len == 1
-    assert seen.spans.tolist() == [[0, 3]] * 3 + [[3, 5]] * 2 + [[5, 6], [6, 7], [7, 8]]
-    assert seen.seq_lens.tolist() == [4, 5, 6, 2, 3, 1, 1, 1]
+    assert seen.spans.tolist() == [[0, 3]] * 3 + [[3, 5]] * 2 + [[5, 6]]
+    assert seen.seq_lens.tolist() == [4, 5, 6, 2, 3, 1]
     following = drafted(2, {1: [], 2: []}, accepted_rows=[2, 1], num_accepted=[2, 1])
-    assert runner.execute(following).result().rows == [1, 2]
+    result = runner.execute(following).result()
+    assert (result.rows, result.recorded) == ([1, 2], False)
     assert model.attended[-1][1].spans is None, "nobody verifies drafts"
 
 
