@@ -159,6 +159,7 @@ def test_streams_bring_blocks_of_tokens_up_to_a_stop_string(open_llm: Callable[.
         new = [update.sequences[0].new_token_ids for update in updates]
         assert [t for tokens in new for t in tokens] == plain.token_ids
         assert len(new) < len(plain.token_ids)
+        assert llm.engine.core.quiesce() == [], "a step may be under way"
         assert not llm.engine.core.has_work()
 
 

@@ -119,6 +119,8 @@ class Drafting:
         self._ended_s: float | None = None
         self._followed: dict[str, Followed] = {}
         self._most = limit  # of those that requests may have now
+        #: Whether any request goes on with drafts.
+        self.proposed = False
 
     def add(self, request: Request) -> None:
         """Follow a request from its first generated token on."""
@@ -142,6 +144,7 @@ class Drafting:
         vocab_size: int,
         allowed: Allowed | None = None,
         made: Mapping[int, Sequence[int]] = NOTHING,
+        timed: bool = True,
     ) -> None:
         """Take in a step's tokens: propose how the requests that got some go on.
 
@@ -152,12 +155,14 @@ class Drafting:
             allowed: Keeps the drafts of a request that its grammar allows, with the masks behind
                 them.
             made: Drafts that a head has made behind the step, by row.
+            timed: Whether the step's time tells something of others.
 
         Raises:
             PluginError: The proposer failed, or returned what are no drafts.
         """
         if self._budget is not None:
-            self._count(self._budget, plan, outputs)
+            self._count(self._budget, plan, outputs, timed)
+        self.proposed = False
         for output in outputs:
             if output.finish_reason is not None:
                 self.discard(output.request_id)
@@ -170,6 +175,7 @@ class Drafting:
         wanted = [self._wanted(one, made) for one in found.values() if one is not None]
         self._most = max((one.limit for one in wanted), default=self._most)
         for request, drafts in self._ask(wanted, vocab_size):
+            self.proposed = self.proposed or bool(drafts)
             if drafts and allowed is not None and request.params.grammar is not None:
                 request.propose(*allowed(request, drafts))
             else:
@@ -207,7 +213,9 @@ class Drafting:
                     found.append((one.request, drafts))
         return found
 
-    def _count(self, budget: Budget, plan: StepPlan, outputs: Sequence[TokenOutput]) -> None:
+    def _count(
+        self, budget: Budget, plan: StepPlan, outputs: Sequence[TokenOutput], timed: bool
+    ) -> None:
         """Tell the budget how long a step took and what became of its drafts."""
         began_s, self._ended_s = self._ended_s, self._clock()
         num_drafts = dict(zip(plan.draft_rows, map(len, plan.drafts), strict=True))
@@ -223,7 +231,7 @@ class Drafting:
                 accepted += len(output.token_ids) - 1
                 budget.verified(followed.acceptance, tried, len(output.token_ids) - 1)
         budget.at(min(len(self._followed), self._max_num_seqs))
-        if began_s is not None and plan.num_tokens == len(plan.rows) + total:
+        if timed and began_s is not None and plan.num_tokens == len(plan.rows) + total:
             budget.stepped(self._ended_s - began_s, len(plan.rows), total, accepted)
 
     def _check(self, drafts: list[int], vocab_size: int, limit: int) -> None:

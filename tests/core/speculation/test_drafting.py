@@ -132,6 +132,44 @@ def test_a_request_that_was_dropped_is_forgotten(model_dir: Path, proposing: Plu
     assert engine._drafting is not None and set(engine._drafting._followed) == {"b"}
 
 
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_step_with_drafts_starts_before_the_last_ones_tokens_are_looked_at(
+    model_dir: Path, proposing: PluginManager, overlapping: bool
+) -> None:
+    """It holds all sequences, and one that is dropped meanwhile disturbs nobody."""
+    engine = core(model_dir, proposing, async_scheduling=overlapping)
+    engine.add(Add(["a", "b"], [1], SamplingParams(max_tokens=20, n=2)))
+    found: dict[str, list[int]] = {"a": [], "b": []}
+    for _ in range(3):
+        for output in engine.step():
+            found[output.request_id] += output.token_ids
+    assert [len(plan.rows) for plan, _ in engine._in_flight] == [2] * overlapping
+    engine.abort(["a"])
+    for name, outputs in run(engine).items():
+        found[name] += [t for output in outputs for t in output.token_ids]
+    assert found["a"] == list(range(2, 2 + len(found["a"])))
+    assert found["b"] == list(range(2, 22))
+
+
+def test_a_step_that_waited_for_a_recording_tells_nothing_of_the_price(
+    model_dir: Path, proposing: PluginManager, monkeypatch
+) -> None:
+    engine = core(model_dir, proposing, speculative_config={"method": "counting"})
+    timed: list[float] = []
+    monkeypatch.setattr(engine._drafting._budget, "stepped", lambda *args: timed.append(args[0]))
+    execute = engine.workers.main.execute
+
+    def recording(plan):
+        step = execute(plan)
+        step.value.recorded = plan.step_id < 6
+        return step
+
+    monkeypatch.setattr(engine.workers.main, "execute", recording)
+    engine.add(Add(["a"], [1], SamplingParams(max_tokens=12)))
+    run(engine)
+    assert len(timed) == 12 - 6
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

@@ -79,6 +79,7 @@ class EngineCore:
             self.workers.close()
             raise
         self._depth, self._loras_ahead = config.num_steps_in_flight, self.info.loras_ahead
+        self._in_turns = config.pipeline_parallel_size > 1
         limits = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
@@ -88,7 +89,7 @@ class EngineCore:
             policy="priority" if config.scheduling_policy == "priority" else "fcfs",
             enable_prefix_caching=config.enable_prefix_caching,
             max_in_flight_steps=self._depth,
-            in_turns=config.pipeline_parallel_size > 1,
+            in_turns=self._in_turns,
             max_adapters=config.max_loras,
             groups=() if (caches := self.info.caches) is None else caches.groups,
         )
@@ -211,15 +212,8 @@ class EngineCore:
         try:
             if self._constraints is not None and not self._frozen:
                 outputs = self._constraints.collect()
-            while len(self._in_flight) < self._depth and not self._frozen:
-                plan = self._scheduler.schedule()
-                if plan is None:
-                    break
-                assert self.workers.main is not None
-                plan.num_ahead = 0 if self._drafting is None else self._drafting.num_ahead
-                if self._loras_ahead:
-                    plan.adapters_ahead = next_adapters(self._scheduler.waiting, self._loras_ahead)
-                self._in_flight.append((plan, self.workers.main.execute(plan)))
+            while len(self._in_flight) < self._most_in_flight and self._start():
+                pass
             if not self._in_flight:
                 if self._constraints is not None and self._compiling:
                     self._constraints.wait(GRAMMAR_WAIT_S)
@@ -232,7 +226,10 @@ class EngineCore:
             outputs += news if self._constraints is None else self._constraints.advance(news)
             if self._drafting is not None:
                 extend = None if self._constraints is None else self._constraints.extend
-                self._drafting.advance(plan, outputs, self.info.vocab_size, extend, result.ahead)
+                size, made, timed = self.info.vocab_size, result.ahead, not result.recorded
+                self._drafting.advance(plan, outputs, size, extend, made, timed)
+                if self._drafting.proposed and not self._in_flight and self._depth > 1:
+                    self._start()  # before the caller looks at what this one has brought
         except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise
@@ -245,6 +242,26 @@ class EngineCore:
         steps.num_failed += len(result.failed)
         steps.experts = result.experts or steps.experts
         return outputs
+
+    @property
+    def _most_in_flight(self) -> int:
+        """Where drafts are verified, one step holds all sequences: a second one would hold only
+        those without drafts, read all weights for them, and keep the others waiting."""
+        if self._drafting is None or not self._drafting.proposed or self._in_turns:
+            return self._depth
+        return 1
+
+    def _start(self) -> bool:
+        """Start a step, if there is anything to do and nothing forbids it."""
+        plan = None if self._frozen else self._scheduler.schedule()
+        if plan is None:
+            return False
+        assert self.workers.main is not None
+        plan.num_ahead = 0 if self._drafting is None else self._drafting.num_ahead
+        if self._loras_ahead:
+            plan.adapters_ahead = next_adapters(self._scheduler.waiting, self._loras_ahead)
+        self._in_flight.append((plan, self.workers.main.execute(plan)))
+        return True
 
     def pause(self, mode: PauseMode) -> list[TokenOutput]:
         """Queue new requests without running them, until `resume`.
