@@ -16,8 +16,12 @@ from dataclasses import dataclass, field
 WINDOW = 8
 #: A first look ends after so many steps where drafts yield less than this share of steps without.
 GLANCES = {2: 0.6, 3: 0.9}
-#: Drafts of a step while they are tried: so many, or half as many as sequences run.
+#: Drafts of a step while they are tried: at least so many, and of each sequence at first half of
+#: one. A step may cost more by having any at all, so more are tried where few did nearly pay
+#: (CLOSE) and were LIKELY to be right.
 TRIAL_DRAFTS = 4
+REACHES = (0.5, 1, 3)
+CLOSE, LIKELY = 0.75, 0.4
 #: Steps with drafts until a few without are timed again: at most, and where both are about equal.
 STAY, SHORT_STAY = 256, 48
 ABOUT_EQUAL = 1.5
@@ -87,11 +91,13 @@ class Load:
         drafting: Whether drafts are made.
         trying: Whether that is still to be judged.
         price: Of a draft, in tokens that the same time yields without drafts.
+        reach: Drafts of each sequence while they are tried.
     """
 
     def __init__(self) -> None:
         self.drafting = self.trying = False
         self.price = FIRST_PRICE
+        self.reach, *self._further = REACHES
         self._token_s = 0.0
         self._wait = FIRST_WAIT
         self._left = WINDOW
@@ -133,7 +139,11 @@ class Load:
             again = self._wait > FIRST_WAIT  # a first loss may be a disturbance
             steps = max(self._wait, int(lost / LOOKS_SHARE)) if again else self._wait
             self._change(drafting=False, steps=steps)
-            self._wait = min(self._wait * WAIT_GROWTH, LAST_WAIT)
+            right = window.num_accepted > LIKELY * window.num_drafts
+            if self._further and right and gain > CLOSE:
+                self.reach = self._further.pop(0)
+            else:
+                self._wait = min(self._wait * WAIT_GROWTH, LAST_WAIT)
         elif num_steps >= WINDOW:
             self._window, self._wait, self.trying = Timed(), FIRST_WAIT, False
             if gain < ABOUT_EQUAL:
@@ -174,7 +184,7 @@ class Budget:
         """Say how many sequences run now; for what follows, until the next call."""
         key = _class_of(num_running)
         load = self._load = self._loads.get(key) or self._loads.setdefault(key, Load())
-        self._room = max(TRIAL_DRAFTS, num_running // 2) if load.trying else None
+        self._room = max(TRIAL_DRAFTS, int(num_running * load.reach)) if load.trying else None
         # Many of one sequence would cost a long chain, of which all the others have nothing.
         self._share = max(1, (self._room or 0) // max(num_running, 1))
 

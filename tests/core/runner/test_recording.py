@@ -24,7 +24,7 @@ def test_an_operation_may_have_sizes_of_its_own() -> None:
 
 
 def test_sizes_of_steps_that_verify_drafts() -> None:
-    """Recordings of their own where keys are read once, and else those of decode steps, up to 64."""
+    """Recordings of their own where keys are read once, else those of decode steps up to 64."""
     op, spec = SimpleNamespace(), GraphSpec(40, pieces=True)
     decodes, pieces, shared = recording.sizes_of(op, spec, (2048, 120), 64, True, True)
     assert (decodes[-1], pieces[-1], shared[-1]) == (40, 512, 120)

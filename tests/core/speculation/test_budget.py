@@ -12,8 +12,16 @@ LIMIT = 8
 class Device:
     """Steps of `rows` sequences, whose drafts are right with a probability each."""
 
-    def __init__(self, rates: list[float], row_s: float, draft_s: float, noise: float = 0.0):
+    def __init__(
+        self,
+        rates: list[float],
+        row_s: float,
+        draft_s: float,
+        noise: float = 0.0,
+        any_s: float = 0.0,
+    ):
         self.rates, self.row_s, self.draft_s, self.noise = rates, row_s, draft_s, noise
+        self.any_s = any_s  # of a step with drafts, however few
         self.rng = random.Random(3)
         self.budget = Budget(LIMIT)
         self.sequences = [self.budget.follow() for _ in rates]
@@ -28,6 +36,7 @@ class Device:
             wanted = [self.budget.limit(sequence) for sequence in self.sequences]
             accepted = [self._accepted(*pair) for pair in zip(wanted, self.rates, strict=True)]
             seconds = 1.0 + self.row_s * rows + self.draft_s * sum(wanted)
+            seconds += self.any_s * any(wanted)
             seconds *= 1 + self.noise * self.rng.random()
             for sequence, tried, right in zip(self.sequences, wanted, accepted, strict=True):
                 if tried:
@@ -54,6 +63,13 @@ class Device:
 def test_drafts_never_cost(rate: float, draft_s: float, num_rows: int) -> None:
     device = Device([rate] * num_rows, row_s=0.02, draft_s=draft_s, noise=0.1)
     assert device.run(3000 if num_rows < 100 else 1500) > 0.98
+
+
+@pytest.mark.parametrize(("any_s", "least"), [(1.0, 1.3), (6.0, 0.97)])
+def test_drafts_pay_for_what_a_step_costs_by_having_any(any_s: float, least: float) -> None:
+    device = Device([0.8] * 64, row_s=0.05, draft_s=0.018, noise=0.1, any_s=any_s)
+    device.run(600)
+    assert device.run(1500) > least
 
 
 @pytest.mark.parametrize(("rate", "best"), [(0.5, 1.5), (0.8, 2.8), (1.0, 6.0)])
