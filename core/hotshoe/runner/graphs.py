@@ -53,7 +53,7 @@ class Recordings:
         sizes: Ascending; empty to record nothing.
 
     Attributes:
-        num_made: Sizes that have been recorded.
+        made: What replays each size that has been recorded.
         offered: Those sizes that steps are padded to.
         record: Records a step of one size, and returns what replays it; None: it cannot be had.
     """
@@ -63,16 +63,12 @@ class Recordings:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
         self.offered: Sequence[int] = ()
-        self._replays: dict[int, Callable[[], Tensor]] = {}
-
-    @property
-    def num_made(self) -> int:
-        return len(self._replays)
+        self.made: dict[int, Callable[[], Tensor]] = {}
 
     def keep(self, size: int, replay: Callable[[], Tensor]) -> None:
         """Take the recording of one size, once, and offer it."""
-        self._replays[size] = replay
-        self.offered = sorted(self._replays)
+        self.made[size] = replay
+        self.offered = sorted(self.made)
 
     def size_for(self, number: int) -> int | None:
         """Return the size that a step is padded to; None when it must run as it is."""
@@ -81,9 +77,9 @@ class Recordings:
 
     def make(self, size: int) -> bool:
         """Record a step of this size, if none was recorded yet; return whether one is there."""
-        if size not in self._replays and (replay := self.record(size)) is not None:
-            self._replays[size] = replay
-        return size in self._replays
+        if size not in self.made and (replay := self.record(size)) is not None:
+            self.made[size] = replay
+        return size in self.made
 
     def ready(self, number: int) -> int | None:
         """Return what `size_for` does, recorded by now; a size that cannot be had is given up."""
@@ -93,7 +89,7 @@ class Recordings:
 
     def replay(self, size: int) -> Tensor:
         """Repeat a recorded step over what its input tensors hold now."""
-        return self._replays[size]()
+        return self.made[size]()
 
 
 class Pieces:

@@ -6,7 +6,7 @@ All per-step work is vectorized over tokens or rows on the host; nothing here wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -24,6 +24,11 @@ class Puts:
 
     index: Indexes
     values: Ints
+
+
+def alone(ends: Ints) -> Ints:
+    """Return the spans of requests of one token that end so, each of a sequence of its own."""
+    return np.stack([ends - 1, ends], axis=1).reshape(-1)
 
 
 NO_PUTS = Puts(np.zeros(0, np.int64), np.zeros(0, np.int32))
@@ -47,7 +52,7 @@ class StepInputs:
         tokens: What the host adds to the token table.
         drafts: As `StepShape.host_drafts`.
         tree: Of a step with trees, on the host, as `TreeNodes`.
-        spans: As `StepShape.spans`.
+        spans: As `StepShape.spans`, flat; empty for None.
     """
 
     rows: Ints
@@ -63,7 +68,7 @@ class StepInputs:
     tokens: Puts
     drafts: tuple[Sequence[int], Sequence[int]] | None = None
     tree: tuple[Ints, Indexes] | None = None
-    spans: Ints | None = None
+    spans: Ints = field(default_factory=lambda: NO_PUTS.values)
 
     @property
     def num_tokens(self) -> int:
@@ -87,13 +92,12 @@ class StepInputs:
         if not extra:
             return self
         ends = np.arange(1, extra + 1, dtype=np.int32) + self.query_start_loc[-1]
-        spans = self.spans
         return replace(
             self.padded_tokens(size, slots),
             rows=_grown(self.rows, extra, row),
             query_start_loc=np.concatenate([self.query_start_loc, ends]),
             seq_lens=_grown(self.seq_lens, extra, 1),
-            spans=spans if spans is None else np.concatenate([spans, alone(ends)]),
+            spans=np.concatenate([self.spans, alone(ends)]) if len(self.spans) else self.spans,
         )
 
     def padded_tokens(self, size: int, slots: Ints) -> StepInputs:
@@ -262,11 +266,6 @@ class Rows:
             blocks=blocks,
             tokens=tokens,
         )
-
-
-def alone(ends: Ints) -> Ints:
-    """Return spans [n, 2] of requests of one token that end so, each of a sequence of its own."""
-    return np.stack([ends - 1, ends], axis=1)
 
 
 def _grown(array: Ints, extra: int, value: int) -> Ints:

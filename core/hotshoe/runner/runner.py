@@ -42,8 +42,6 @@ from hotshoe.types import StepPlan
 
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
 INBOX_BYTES = 1 << 20
-#: Of steps without spans.
-NO_SPANS: Ints = np.zeros(0, np.int32)
 #: Repeats a recorded, staged step; returns logits of rows that sample, and tokens if it did so.
 Replay: TypeAlias = Callable[[StepInputs, StagedInputs], tuple[Tensor, SampledBatch | None]]
 
@@ -293,9 +291,9 @@ class Runner:
             kinds = kinds if whole is inputs else self._verified
             inputs = whole
         found, slots = kinds[changes], self._padding_slots
-        known = found.num_made
+        known = len(found.made)
         size = found.ready(len(inputs.positions))
-        self._made = found.num_made > known
+        self._made = len(found.made) > known
         if size is None:
             return inputs, None
         if self._adapters is not None and changes:
@@ -347,7 +345,7 @@ class Runner:
                 inputs.query_start_loc,
                 inputs.seq_lens,
                 *(inputs.tree or NO_NODES),
-                NO_SPANS if inputs.spans is None else inputs.spans.reshape(-1),
+                inputs.spans,
                 index,
                 inputs.sample_at,
                 inputs.blocks.index,

@@ -47,11 +47,12 @@ def as_decodes(inputs: StepInputs, recordings: Recordings, shared: bool) -> Step
     if not shared and count > TOKENS and int(inputs.positions.sum()) >= KEYS:
         return inputs
     counts = np.diff(inputs.query_start_loc)
-    spans = np.stack([inputs.query_start_loc[:-1], inputs.query_start_loc[1:]], axis=1)
+    starts = inputs.query_start_loc
+    spans = np.stack([starts[:-1], starts[1:]], axis=1).repeat(counts, axis=0).reshape(-1)
     return replace(
         inputs,
         rows=np.repeat(inputs.rows, counts),
         query_start_loc=np.arange(count + 1, dtype=np.int32),
         seq_lens=inputs.positions + 1,
-        spans=np.repeat(spans, counts, axis=0) if shared else None,
+        spans=spans if shared else inputs.spans,
     )

@@ -335,9 +335,8 @@ class Scheduler:
         limit = min(step.spare, budget - (stop - start), request.max_total_tokens - 1 - stop)
         limit = self.cache.draft_end(stop, stop + max(limit, 0)) - stop
         drafts, request.drafts = request.drafts[:limit], []
-        grow, end = self.cache.grow, stop + len(drafts)
-        # A state is kept at the first end.
-        if not (grow(request, start, stop, changes) and grow(request, start, end, changes)):
+        ends = stop, stop + len(drafts)  # a state is kept at the first
+        if not all(self.cache.grow(request, start, end, changes) for end in ends):
             return []
         step.spare -= len(drafts)
         return drafts

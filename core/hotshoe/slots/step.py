@@ -95,15 +95,7 @@ class SharingAttentionOp(Protocol):
 
 def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
     """Prepare nothing: the `prepare` of operations that read a step as it is."""
-    return AttentionMetadata(
-        shape.num_reqs,
-        shape.query_start_loc,
-        shape.seq_lens,
-        view.block_table,
-        view.slot_mapping,
-        shape.max_query_len,
-        shape.max_seq_len,
-        shape.host_lens,
-        view.settled,
-        shape.spans,
-    )
+    own = shape.num_reqs, shape.query_start_loc, shape.seq_lens
+    longest = shape.max_query_len, shape.max_seq_len, shape.host_lens
+    late = view.settled, shape.spans
+    return AttentionMetadata(*own, view.block_table, view.slot_mapping, *longest, *late)

@@ -107,15 +107,13 @@ class StepPlan:
 class StepResult:
     """What a step brought: `rows` and `tokens` are parallel, rows inside their prompt absent.
 
-    A row's tokens are the accepted drafts, then the one that was sampled after them.
-
-    `failed` maps a row to the reason why no token could be sampled (such as non-finite logits);
-    such a row is not in `rows`. Log-probability maps hold only rows that asked for them:
-    `logprobs[row]` runs parallel to the row's tokens, and `prompt_logprobs[row]` are those of the
-    prompt positions predicted in this step. `pooled[row]` is the vector of a row that pools, as
-    little-endian float32; such a row is not in `rows`. `ahead[row]` are drafts of a head. `experts`
-    are new counts of how evenly ranks compute; most steps have none. `recorded` says that the step
-    waited for a recording that was made for it, so that its time tells nothing of others.
+    A row's tokens are the accepted drafts, then the one that was sampled after them. `failed` maps
+    a row to the reason why no token could be sampled (such as non-finite logits); `pooled[row]` is
+    the vector of a row that pools, as little-endian float32. Neither is in `rows`. Maps of log
+    probabilities hold only rows that asked for them: `logprobs[row]` runs parallel to the row's
+    tokens, and `prompt_logprobs[row]` are those of the prompt positions predicted in this step.
+    `ahead[row]` are drafts of a head. `experts` are new counts of how evenly ranks compute, if any.
+    A `recorded` step waited for a recording.
     """
 
     step_id: int
@@ -127,7 +125,7 @@ class StepResult:
     pooled: dict[int, bytes] = field(default_factory=dict)
     ahead: dict[int, list[int]] = field(default_factory=dict)
     experts: ExpertCounts | None = None
-    recorded: bool = False
+    recorded: bool = field(default=False, compare=False)
 
 
 class StepHandle(Protocol):

@@ -45,11 +45,11 @@ def test_each_token_is_a_request(recordings: Recordings) -> None:
         array.dtype == np.int32 for array in (apart.rows, apart.query_start_loc, apart.seq_lens)
     )
     assert apart.slot_mapping is inputs.slot_mapping
-    assert apart.spans is None
+    assert not len(apart.spans)
     shared = as_decodes(inputs, recordings, True)
     assert shared.spans.dtype == np.int32
     padded = shared.padded(6, 6, np.array([40], np.int32))
-    assert padded.spans.tolist() == [[0, 1], *[[1, 4]] * 3, [4, 5], [5, 6]]
+    assert padded.spans.tolist() == [0, 1, *[1, 4] * 3, 4, 5, 5, 6]
 
 
 def test_other_steps_stay_as_they_are(recordings: Recordings, monkeypatch) -> None:

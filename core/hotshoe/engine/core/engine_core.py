@@ -245,8 +245,7 @@ class EngineCore:
 
     @property
     def _most_in_flight(self) -> int:
-        """Where drafts are verified, one step holds all sequences: a second one would hold only
-        those without drafts, read all weights for them, and keep the others waiting."""
+        """Beside a step that verifies drafts, a second one would hold those without alone."""
         if self._drafting is None or not self._drafting.proposed or self._in_turns:
             return self._depth
         return 1

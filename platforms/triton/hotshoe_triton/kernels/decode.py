@@ -225,42 +225,85 @@ def deliver_piece(
         tl.store(out_ptr + offsets_GD, out_GD.to(out_ptr.dtype.element_ty), mask=here_GD)
 
 
+@triton.jit
+def leave(
+    out_ptr, partial_ptr, stats_ptr, cell_ptr, acc_MD, top_M, sum_M, kv_head, program, num_rows,
+    begin, at, until, stop, total, programs,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """Store the result of a leader's tiles begin..stop - 1, or what the tiles at..until - 1 give,
+    if these are not all."""
+    if (at == begin) & (until == stop):
+        row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+        out_MD = result(acc_MD, sum_M).to(out_ptr.dtype.element_ty)
+        place_M = place_of(row_M, GROUP, NUM_KV_HEADS)
+        there_MD = (row_M < num_rows)[:, None] & (channel_D < HEAD_DIM)[None, :]
+        out_ptrs_MD = out_ptr + place_M[:, None] * HEAD_DIM + channel_D[None, :]
+        tl.store(out_ptrs_MD, out_MD, mask=there_MD)
+    else:
+        deliver_piece(
+            out_ptr, partial_ptr, stats_ptr, cell_ptr, acc_MD, top_M, sum_M, kv_head,
+            program * 2 + (at == begin).to(tl.int32), owner(begin, total, programs),
+            owner(stop - 1, total, programs), NUM_KV_HEADS, GROUP * SHARED, HEAD_DIM, BLOCK_M,
+            BLOCK_G, BLOCK_P, BLOCK_D, num_rows, SHARED,
+        )  # fmt: skip
+
+
+@triton.jit
+def queries_of(
+    q_ptr, q_stride, seq_lens_ptr, spans_ptr, request, token, seq_len, kv_head,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    SHARED: tl.constexpr,
+):  # fmt: skip
+    """Return the queries [M, D] of a leader and of those computed with it, their positions [M],
+    which rows there are, and how many."""
+    row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    num_rows = request * 0 + GROUP
+    if SHARED > 1:
+        num_rows = num_together(spans_ptr, request, True, SHARED) * GROUP
+    there_M = row_M < num_rows
+    position_M = row_M * 0 + (seq_len - 1)
+    if SHARED > 1:
+        lens_ptrs_M = seq_lens_ptr + request + row_M // GROUP
+        position_M = tl.load(lens_ptrs_M, mask=there_M, other=0) - 1
+    token_M = token + row_M // GROUP
+    offsets_M = token_M * q_stride + (kv_head * GROUP + row_M % GROUP) * HEAD_DIM
+    there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
+    q_MD = tl.load(q_ptr + offsets_M[:, None] + channel_D[None, :], mask=there_MD, other=0.0)
+    return q_MD, position_M, there_M, num_rows
+
+
 @triton.jit(do_not_specialize=["num_reqs", "table_stride"])
 def decode_attention(
     out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
     sinks_ptr, spans_ptr, partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride,
-    block_stride,
-    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr,
-    BLOCK_P: tl.constexpr, SCALES: tl.constexpr, SLOPE: tl.constexpr, SLOPE_HEADS: tl.constexpr,
-    SLOPE_FIRST: tl.constexpr, SLOPE_FACTOR: tl.constexpr, EARLY: tl.constexpr,
-    CHAINED: tl.constexpr, SHARED: tl.constexpr = 1,
+    block_stride, NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr, UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, SCALES: tl.constexpr, SLOPE: tl.constexpr,
+    SLOPE_HEADS: tl.constexpr, SLOPE_FIRST: tl.constexpr, SLOPE_FACTOR: tl.constexpr,
+    EARLY: tl.constexpr, CHAINED: tl.constexpr, SHARED: tl.constexpr = 1,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE. Where there is little to
     read, only as many programs work as get MIN_TILES each. EARLY: none in front writes lengths.
+    More than 1 in SHARED asks for UNIFORM, and spans are of no use else.
 
     Args:
-        spans_ptr: As `StepShape.spans`, of no use unless SHARED is more than 1, which asks for
-            UNIFORM.
-        partial_ptr: [programs * 2, num_kv_heads, ROWS, HEAD_DIM] float32, scratch.
-        stats_ptr: [programs * 2, num_kv_heads, ROWS, 2] float32, scratch.
+        partial_ptr: [programs * 2, num_kv_heads, GROUP * SHARED, HEAD_DIM] float32, scratch.
+        stats_ptr: [programs * 2, num_kv_heads, GROUP * SHARED, 2] float32, scratch.
         counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
     """
-    ROWS: tl.constexpr = GROUP * SHARED
     NUM_KV_HEADS: tl.constexpr = NUM_HEADS // GROUP
     wait(CHAINED and not EARLY)
     kv_head, program = tl.program_id(0), tl.program_id(1)
-    # fmt: off
-    end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R,
-                      spans_ptr, SHARED)
-    # fmt: on
+    end_R = tile_ends(
+        starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R, spans_ptr, SHARED
+    )
     at, end, total, programs = share(end_R, program, ALONE, MIN_TILES, BLOCK_R)
-    row_M, channel_D = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-    behind_M, head_M = row_M // GROUP, kv_head * GROUP + row_M % GROUP
+    head_M = kv_head * GROUP + tl.arange(0, BLOCK_M) % GROUP
     slope_M = slopes_of(head_M, SLOPE, SLOPE_HEADS, SLOPE_FIRST, SLOPE_FACTOR)
-    there_M = row_M < GROUP
     k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = of_head(
         k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
     )
@@ -274,16 +317,10 @@ def decode_attention(
         )
         until = tl.minimum(stop, end)
         token = request.to(tl.int64) if UNIFORM else tl.load(starts_ptr + request).to(tl.int64)
-        q_row_ptr, position_M = q_ptr + token * q_stride, row_M * 0 + (seq_len - 1)
-        num_rows, q_offsets_M = request * 0 + GROUP, head_M * HEAD_DIM
-        if SHARED > 1:
-            num_rows = num_together(spans_ptr, request, True, SHARED) * GROUP
-            there_M = row_M < num_rows
-            lens_M = tl.load(seq_lens_ptr + request + behind_M, mask=there_M, other=0)
-            position_M, q_offsets_M = lens_M - 1, q_offsets_M + behind_M * q_stride
-        there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
-        q_ptrs_MD = q_row_ptr + q_offsets_M[:, None] + channel_D[None, :]
-        q_MD = tl.load(q_ptrs_MD, mask=there_MD, other=0.0)
+        q_MD, position_M, there_M, num_rows = queries_of(
+            q_ptr, q_stride, seq_lens_ptr, spans_ptr, request, token, seq_len, kv_head,
+            GROUP, HEAD_DIM, BLOCK_M, BLOCK_D, SHARED,
+        )  # fmt: skip
         acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, at == begin, SINKS, BLOCK_D)
         row_table_ptr, first = table_ptr + request.to(tl.int64) * table_stride, at - begin + low
         acc_MD, top_M, sum_M = absorb(
@@ -291,16 +328,10 @@ def decode_attention(
             v_scale_ptr, row_table_ptr, first, first + until - at, seq_len, block_stride, True,
             HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES, SLOPE > 0,
         )  # fmt: skip
-        row_ptr = out_ptr + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
-        if (at == begin) & (until == stop):
-            place_M = place_of(row_M, GROUP, NUM_KV_HEADS)
-            out_ptrs_MD = row_ptr + place_M[:, None] * HEAD_DIM + channel_D[None, :]
-            tl.store(out_ptrs_MD, result(acc_MD, sum_M).to(q_MD.dtype), mask=there_MD)
-        else:
-            deliver_piece(
-                row_ptr, partial_ptr, stats_ptr, counter_ptr + request * NUM_KV_HEADS + kv_head,
-                acc_MD, top_M, sum_M, kv_head, program * 2 + (at == begin).to(tl.int32),
-                owner(begin, total, programs), owner(stop - 1, total, programs),
-                NUM_KV_HEADS, ROWS, HEAD_DIM, BLOCK_M, BLOCK_G, BLOCK_P, BLOCK_D, num_rows, SHARED,
-            )  # fmt: skip
+        leave(
+            out_ptr + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM, partial_ptr, stats_ptr,
+            counter_ptr + request * NUM_KV_HEADS + kv_head, acc_MD, top_M, sum_M, kv_head,
+            program, num_rows, begin, at, until, stop, total, programs,
+            NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_M, BLOCK_G, BLOCK_P, BLOCK_D, SHARED,
+        )  # fmt: skip
         at = until
