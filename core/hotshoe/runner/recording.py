@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 RECORDING_S = 2.0
 #: Times in a row that one size has to take so long; the first may wait for kernels.
 TRIES = 2
+#: Tokens of steps that verify drafts, whose number varies from step to step: few, as the first step
+#: of each size waits.
+SHARED_SIZES = (1, 2, 4, 8, 16, 32, 64, 96, 128, *range(192, 513, 64))
 #: As `GraphOp.record`.
 Record: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
@@ -67,7 +70,8 @@ def sizes_of(
         return decode_sizes(op, spec.max_num_seqs), (), ()
     pieces = token_sizes(tokens[0], channels, every)
     if shares and tokens[1] > spec.max_num_seqs:
-        return decode_sizes(op, spec.max_num_seqs), pieces, decode_sizes(op, tokens[1])
+        shared = graph_sizes(tokens[1], SHARED_SIZES)
+        return decode_sizes(op, spec.max_num_seqs), pieces, shared
     return decode_sizes(op, largest_size(spec.max_num_seqs, tokens[1])), pieces, ()
 
 
