@@ -35,6 +35,7 @@ struct Space {
   int64_t norm_groups;
   float eps;
 
+  bool silu() const { return conv.silu; }  // of the convolution and the gate; else none of either
   int64_t inner() const { return heads * values; }
 };
 
@@ -102,7 +103,8 @@ void finish(const Space& s, float* y, int64_t token) {
   const int64_t size = s.inner() / s.norm_groups;
   for (int64_t first = 0; first < s.inner(); first += size) {
     const auto gated = [&](int64_t c, auto lanes) {
-      return load(y + first + c, lanes) * Silu{}.apply<float>(load(z + first + c, lanes));
+      const Vec gate = load(z + first + c, lanes);
+      return load(y + first + c, lanes) * (s.silu() ? Silu{}.apply<float>(gate) : gate);
     };
     if (s.norm == Norm::none) {
       for_vectors(size, [&](int64_t c, auto lanes) { store(out + c, gated(c, lanes), lanes); });
@@ -147,7 +149,7 @@ void state_space(uintptr_t out, uintptr_t projected, int64_t stride, uintptr_t c
                  uintptr_t d, uintptr_t dt_bias, uintptr_t weight, int64_t heads, int64_t values,
                  int64_t groups, int64_t keys, int64_t width, int64_t block_size, int checkpoints,
                  float least_dt, float most_dt, int norm, int64_t norm_groups, float eps,
-                 int dtype) {
+                 bool silu, int dtype) {
   const Sequences sequences{(const int32_t*)table, table_stride, (const int32_t*)starts,
                             (const int32_t*)lens,  count,        block_size,
                             Checkpoints(checkpoints)};
@@ -161,7 +163,8 @@ void state_space(uintptr_t out, uintptr_t projected, int64_t stride, uintptr_t c
                            inner + 2 * groups * keys,
                            width,
                            dtype,
-                           {(void*)conv_cache, conv_stride, conv_dtype}};
+                           {(void*)conv_cache, conv_stride, conv_dtype},
+                           silu};
     run<T>({sequences,   conv,
             {(void*)states, state_stride, state_dtype},
             (void*)out,  (const void*)projected, (const float*)a, (const float*)d,
@@ -180,13 +183,14 @@ void bind_state_space(nb::module_& m) {
         "state_space(out, projected, stride, conv_cache, conv_stride, conv_dtype, states,\n"
         "    state_stride, state_dtype, table, table_stride, starts, lens, count, taps, conv_bias,\n"
         "    a, d, dt_bias, weight, heads, values, groups, keys, width, block_size, checkpoints,\n"
-        "    least_dt, most_dt, norm, norm_groups, eps, dtype)\n\n"
+        "    least_dt, most_dt, norm, norm_groups, eps, silu, dtype)\n\n"
         "Convolution, Mamba-2 scan, gate and norm of a step over cached states. Addresses, some of\n"
         "which may be 0: conv_bias, and weight without a norm. Strides count elements. projected\n"
         "is [tokens, z | x B C | dt], conv_cache [blocks, width - 1, channels of x, B and C],\n"
         "states [blocks, heads, values, keys], table [count, columns], starts [count + 1] and lens\n"
         "[count] int32, a, d and dt_bias float32, taps, conv_bias and weight of the dtype.\n"
-        "checkpoints: 0 none, 1 align, 2 all. norm: 0 none, 1 after the gate, 2 before it.\n\n"
+        "checkpoints: 0 none, 1 align, 2 all. norm: 0 none, 1 after the gate, 2 before it. silu: of\n"
+        "the convolution's results and the gate.\n\n"
         "Raises:\n    ValueError: an unknown dtype.");
 }
 

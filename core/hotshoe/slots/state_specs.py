@@ -28,7 +28,7 @@ class StateSpaceSpec:
         dt_limits: Least and largest step of time, after softplus.
         norm: RMS norm of the result: "none", or "after" or "before" the gate.
         norm_groups: Equal parts of the channels that are normed on their own.
-        activation: Of the convolution and the gate.
+        activation: Of the convolution and the gate: "silu", or "identity" for none of either.
     """
 
     num_heads: int

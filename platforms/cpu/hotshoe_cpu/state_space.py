@@ -11,6 +11,7 @@ from hotshoe_cpu.native import DTYPE_CODES, kernels
 from hotshoe_cpu.states import CHECKPOINT_CODES, StateBlock, judge_states
 
 NORM_CODES = {"none": 0, "after": 1, "before": 2}
+ACTIVATIONS = ("silu", "identity")
 #: The order in which the kernel takes them.
 WEIGHTS = ("conv", "conv_bias", "a", "d", "dt_bias", "norm")
 
@@ -22,7 +23,9 @@ def supports(spec: StateSpaceSpec, facts: DeviceFacts) -> Verdict:
         spec,
         facts,
         {
-            f"activation {spec.activation} is not silu": spec.activation != "silu",
+            f"activation {spec.activation} is not one of {', '.join(ACTIVATIONS)}": (
+                spec.activation not in ACTIVATIONS
+            ),
             f"norm {spec.norm} is not one of {', '.join(NORM_CODES)}": spec.norm not in NORM_CODES,
             f"{groups} groups do not divide {heads} heads": groups < 1 or heads % groups != 0,
             f"{parts} parts of a norm do not divide {spec.inner_size} channels": parts < 1
@@ -47,6 +50,7 @@ class StateSpace(StateBlock):
             NORM_CODES[spec.norm],
             spec.norm_groups,
             spec.norm_eps,
+            spec.activation == "silu",
             DTYPE_CODES[spec.dtype],
         )
         super().__init__(kernels(facts).state_space, spec, WEIGHTS, numbers)

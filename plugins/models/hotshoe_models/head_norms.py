@@ -56,10 +56,21 @@ class SharedNorm:
 
 
 class OwnNorms:
-    """A layer norm of each head with weights of its own, without biases."""
+    """A layer norm of each head with weights of its own, without biases.
+
+    Args:
+        name: Of the tensor with all weights [heads, head_dim]; with {} of each head's tensor.
+        flat: It is [heads * head_dim].
+    """
 
     def __init__(
-        self, spec: DecoderSpec, ctx: BuildContext, name: str, heads: int, split: Split
+        self,
+        spec: DecoderSpec,
+        ctx: BuildContext,
+        name: str,
+        heads: int,
+        split: Split,
+        flat: bool = False,
     ) -> None:
         self.size, self._dim = split.size, spec.head_dim
         self._norm = LayerNorm(ctx, name, spec.head_dim, spec.norm_eps, weighted=False)
@@ -77,10 +88,11 @@ class OwnNorms:
         else:
             place = Place(holder, "weight", (0, self.size), ())
             sink = partial(self._take, place.rows, slice(own.start, own.stop))
-            ctx.weights.expect(f"{name}.weight", (heads, self._dim), sink, place=place)
+            shape = (heads * self._dim,) if flat else (heads, self._dim)
+            ctx.weights.expect(f"{name}.weight", shape, sink, place=place)
 
     def _take(self, rows: tuple[int, int], heads: slice, tensor: Tensor) -> None:
-        self.weight[slice(*rows)] = tensor[heads].flatten().to(self.weight)
+        self.weight[slice(*rows)] = tensor.view(-1, self._dim)[heads].flatten().to(self.weight)
 
     def state(self) -> dict[str, Tensor]:
         """Return this rank's weights."""

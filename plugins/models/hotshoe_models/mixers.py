@@ -31,6 +31,7 @@ from hotshoe_models.delta import DeltaMixer
 from hotshoe_models.differential import DifferentialMixer
 from hotshoe_models.head_norms import before_heads
 from hotshoe_models.latent import LatentMixer
+from hotshoe_models.memory import MemoryMixer
 from hotshoe_models.mlps import build_mlp
 from hotshoe_models.projections import (
     attention_spec,
@@ -205,6 +206,7 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "delta": DeltaMixer,
     "conv": ConvMixer,
     "recurrent": RecurrentMixer,
+    "memory": MemoryMixer,
     "attention+state": BothMixer,
     **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
     "compressed": CompressedMixer,

@@ -125,6 +125,7 @@ ARCHITECTURES = {
     "StableLmForCausalLM": "hotshoe_models.stablelm:build",
     "Starcoder2ForCausalLM": "hotshoe_models.starcoder2:build",
     "XGLMForCausalLM": "hotshoe_models.xglm:build",
+    "xLSTMForCausalLM": "hotshoe_models.xlstm:build",
     "YoutuForCausalLM": "hotshoe_models.youtu:build",
     "Zamba2ForCausalLM": "hotshoe_models.zamba2:build",
     "ZayaForCausalLM": "hotshoe_models.zaya:build",
@@ -308,7 +309,7 @@ LENGTHS = {
     for use in ("CausalLM", "ConditionalGeneration")
 }
 LENGTHS |= dict.fromkeys(("MT5EncoderModel", "T5EncoderModel"), 512)
-LENGTHS["RecurrentGemmaForCausalLM"] = 8192
+LENGTHS |= dict.fromkeys(("RecurrentGemmaForCausalLM", "xLSTMForCausalLM"), 8192)
 LENGTHS |= dict.fromkeys(("NeoBERT", "NeoBERTLMHead"), 4096)
 
 #: Kinds of files that hold or describe a whole model, by the ending of their names.

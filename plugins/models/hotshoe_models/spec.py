@@ -183,6 +183,27 @@ class ConvBlock:
     bias: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBlock:
+    """A matrix memory with its projections, for mixer "memory"; `head_dim` is that of values.
+
+    Attributes:
+        key_dim: Channels of a head's q and k.
+        gate_cap: Gates in front of their activations are cap * tanh(x / cap).
+        name, projections, gates, norm, out: Prefix within a layer and names below it; of matrices
+            of q, k, v and the gate behind, and of gates of input and forgetting, each one name, or
+            one for each matrix.
+    """
+
+    key_dim: int
+    gate_cap: float
+    name: str
+    projections: tuple[str, ...]
+    gates: tuple[str, ...]
+    norm: str
+    out: str
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Matrices of a gated-delta block that are multiplied together.
@@ -359,7 +380,7 @@ class DecoderSpec:
         value_scale: Factor on values.
         qkv_limit: Channels of q, k and v go no farther from 0, behind wide norms; None for none.
         per_layer, streams: Of decoders whose layers have inputs of their own.
-        state, selective, delta, conv, recurrent: Of mixers with states.
+        state, selective, delta, conv, recurrent, memory: Of mixers with states.
         latent, compressed: Of mixers with latent attention, and of those with compressed entries.
         blocks: Of mixers that choose blocks of tokens, with all heads that choose.
         hyper: Residual streams; None for one residual.
@@ -422,6 +443,7 @@ class DecoderSpec:
     delta: DeltaBlock | None = None
     conv: ConvBlock | None = None
     recurrent: RgLruSpec | None = None
+    memory: MemoryBlock | None = None
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None
     compressed: CompressedSpec | None = None

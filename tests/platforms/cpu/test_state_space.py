@@ -64,7 +64,7 @@ def test_a_recorded_step_is_repeated(facts: DeviceFacts, rng: torch.Generator) -
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"activation": "gelu"}, "activation gelu is not silu"),
+        ({"activation": "gelu"}, "activation gelu is not one of silu, identity"),
         ({"norm": "around"}, "norm around is not one of none, after, before"),
         ({"num_groups": 3}, "3 groups do not divide 4 heads"),
         ({"norm_groups": 3}, "3 parts of a norm do not divide 64 channels"),

@@ -879,6 +879,20 @@ VARIANTS += [
         {**RECURRENT, "attention_bias": True, "num_key_value_heads": 1},
     ),
 ]
+VARIANTS += [
+    Variant("xlstm", "xLSTM", {"num_heads": 4}, end_to_end=True),
+    Variant(
+        "xlstm-wide-keys",
+        "xLSTM",
+        {
+            "num_heads": 4,
+            "chunk_size": 8,
+            "v_dim_factor": 0.5,
+            "qk_dim_factor": 1.0,
+            "gate_soft_cap": 4.0,
+        },
+    ),
+]
 LFM3 = {"sliding_window": 6, "head_dim": 16, "num_hidden_layers": 4, "vocab_size": VOCAB}
 VARIANTS += [
     Variant("lfm3", "Lfm3", {**LFM3, "num_hidden_layers": 5}, raw=True, end_to_end=True),

@@ -36,6 +36,7 @@ FAMILIES = {
     "hunyuan3": "",  # shared experts have another name in files
     "minimax-m3-seeing": r"vision|project|indexer",  # files have gates and ups apart
     "recurrent-gemma": "",
+    "xlstm": "",
     "zamba": "",  # heads of Mamba-1, whose small matrices are no modules; a shared transformer
     "zamba2": "",
     "gemma3n": "",  # small matrices in float32

@@ -100,6 +100,7 @@ from hotshoe_models import (
     smollm3,
     step,
     xglm,
+    xlstm,
     youtu,
     zamba,
     zamba2,
@@ -209,6 +210,7 @@ DEFAULTS = {
     "LaraMiniConfig": lara_mini.DEFAULTS,
     "Lfm2Config": lfm2.DEFAULTS,
     "Lfm2MoeConfig": lfm2.MOE_DEFAULTS,
+    "xLSTMConfig": xlstm.DEFAULTS,
     "RecurrentGemmaConfig": recurrent_gemma.DEFAULTS,
     "Qwen2VLTextConfig": qwen_vl.QWEN2_VL_DEFAULTS,
     "Qwen2_5OmniTextConfig": qwen_vl.QWEN2_OMNI_DEFAULTS,
@@ -264,6 +266,10 @@ UNREAD |= {"initializer_cutoff_factor"}
 UNREAD |= {"init_std", "lambda_std_dev", "w_init_variance_scale"}  # of random weights
 UNREAD |= {"block_size"}  # tokens of MiniMax's chunks, which change no result
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
+#: How xLSTM's sums are cut, and rounded where not in float32; a number that its norms make up for.
+UNREAD |= {f"{kind}_kernel" for kind in ("chunkwise", "sequence", "step")}
+UNREAD |= {"mode", "return_last_states", "autocast_kernel_dtype", "inference_state_dtype", "eps"}
+UNREAD |= {"norm_reduction_force_float32", "max_inference_chunksize"}
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(
     r"_token_id$|dropout(_prob)?$|^layerdrop$|_pdrop$|^initializer_range$|^use_cache$|^pretraining"
@@ -292,7 +298,7 @@ def test_naming_the_architectures_imports_no_torch():
 
 # Distances have no last one: an encoder's length is that of its published files alone.
 #: Those of classes that say no length: what the authors trained with.
-TRAINED = {"RecurrentGemmaForCausalLM"}
+TRAINED = {"RecurrentGemmaForCausalLM", "xLSTMForCausalLM"}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -41,8 +41,11 @@ TYPES = ("float32", "bfloat16", "float16")
 _TYPE_FIELDS = ("dtype", "out_dtype", "conv_dtype", "state_dtype")
 KV_SCALES = ("none", "tensor", "token")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-#: What experts know besides.
-EXPERT_ACTIVATIONS = (*ACTIVATIONS, "relu2")
+#: Where others are known than those of gates.
+OTHER_ACTIVATIONS: Mapping[type, tuple[str, ...]] = {
+    MoeSpec: (*ACTIVATIONS, "relu2"),
+    StateSpaceSpec: ("silu", "identity"),
+}
 SCORINGS = ("softmax", "sigmoid", "sparsemixer", "sqrtsoftplus")
 GROUP_SCORES = ("max", "top2")
 #: Formats that weights are held in, an element of storage each.
@@ -73,7 +76,7 @@ def _reasons(spec: Any) -> Iterator[str]:
         value = getattr(spec, field.name)
         if field.name in _TYPE_FIELDS and value not in (*TYPES, None):
             yield f"computes in {', '.join(TYPES)}, not in {field.name} {value}"
-        known = EXPERT_ACTIVATIONS if isinstance(spec, MoeSpec) else ACTIVATIONS
+        known = OTHER_ACTIVATIONS.get(type(spec), ACTIVATIONS)
         if field.name == "activation" and isinstance(value, str) and value not in known:
             yield f"knows the activations {', '.join(known)}, not {value}"
         if field.name == "quant" and value is not None:

@@ -7,6 +7,7 @@ Source: Dao and Gu 2024, arXiv:2405.21060, section 6.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,11 +16,13 @@ from torch.nn import functional as F
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.mixers import StateSpaceWeights
-from hotshoe.slots.reference.activation import ACTIVATIONS
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.norm import rms_norm
 from hotshoe.slots.reference.states import Plan, Planner, advance, convolve, decays
 from hotshoe.slots.state_specs import StateSpaceSpec
+
+#: Of the convolution and the gate.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "identity": torch.positive}
 
 
 class StateSpace:

@@ -6,7 +6,7 @@ Expected values come from the recurrence in float64, token by token.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,10 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"norm": "before", "norm_eps": 1e-5},
     {"norm": "after", "norm_eps": 1e-5, "norm_groups": 2, "num_groups": 2},
     {"norm": "before", "norm_eps": 1e-5, "norm_groups": 2},
+    {"activation": "identity", "head_dim": 17, "num_groups": 4},
+    {"activation": "identity", "norm": "after", "norm_eps": 1e-5},
 )
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "identity": torch.positive}
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
@@ -88,7 +91,7 @@ class _Recurrence:
         terms = window * weights.conv.double().T
         if weights.conv_bias is not None:
             terms = torch.cat((terms, weights.conv_bias.double()[None]))
-        x, b, c = self._parts(F.silu(terms.sum(0)))
+        x, b, c = self._parts(ACTIVATIONS[spec.activation](terms.sum(0)))
         size_x, size_b, size_c = self._parts(STEEPEST * terms.abs().sum(0))
         dt = F.softplus(dt + weights.dt_bias.double()).clamp(*spec.dt_limits)
         decay = torch.exp(dt * weights.a.double())[:, None, None]
@@ -98,7 +101,7 @@ class _Recurrence:
         d = weights.d.double()[:, None]
         y = ((self.state * c[:, None, :]).sum(-1) + d * x).flatten()
         size = ((self.sizes * size_c[:, None, :]).sum(-1) + d.abs() * size_x).flatten()
-        return self._gated(y, size, F.silu(z))
+        return self._gated(y, size, ACTIVATIONS[spec.activation](z))
 
     def _parts(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return x [heads, head_dim], and B and C [heads, state_size]."""
