@@ -38,6 +38,7 @@ def test_a_missing_kernel_is_named_where_native_ones_are_required(options, monke
         ("falcon-h1", "state_space"),
         ("bamba", "state_space"),
         ("mamba2", "state_space"),
+        ("xlstm", "state_space"),
         ("qwen3-next", "gated_delta"),
         ("kimi-linear", "gated_delta"),
     ],
