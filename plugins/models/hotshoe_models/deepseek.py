@@ -6,6 +6,7 @@ Defaults are those of transformers' DeepseekV2Config and DeepseekV3Config.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hotshoe.layers import BuildContext, MoeNames, Rotation
 from hotshoe.models import ModelConfig
@@ -116,8 +117,9 @@ def v3_decoder(config: ModelConfig, spec: DecoderSpec, ctx: BuildContext) -> Den
     return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers)
 
 
-def latent_spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
-    """Describe a decoder of latent attention, from the keys that all its families share."""
+def latent_spec(config: ModelConfig, ctx: BuildContext, **differences: Any) -> DecoderSpec:
+    """Describe a decoder of latent attention, from the keys that all its families share, changed
+    by a family's differences."""
     rope_dim = config.size("qk_rope_head_dim")
     rotation = Rotation.from_config(config.values, rope_dim, ctx.max_model_len)
     if rotation.rotary_dim != rope_dim:
@@ -138,6 +140,7 @@ def latent_spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
         attention_scale=_scale(config, latent.nope_dim + rope_dim),
         o_bias=bias,
         latent=latent,
+        **differences,
     )
 
 

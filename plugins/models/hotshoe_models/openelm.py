@@ -9,6 +9,7 @@ from typing import Any
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.gguf.keys import CONVERTED
 from hotshoe_models.published import respelled
 from hotshoe_models.spec import WeightNames
 from hotshoe_models.values import decoder_spec, flag, layer_specs, number, refuse, with_defaults
@@ -75,6 +76,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     )
     normed = flag(config, "normalize_qk_projections")
     names = NAMES if normed else replace(NAMES, qk_norm=None)
+    if flag(config, CONVERTED):
+        names = replace(names, gate_up=("ffn.gate", "ffn.up"))
     spec = decoder_spec(config, layers, intermediate_size=1, activation="silu", names=names)
     return DenseDecoder(spec, ctx)
 

@@ -23,6 +23,7 @@ from hotshoe.slots import Alibi
 from hotshoe_models import falcon, stablelm
 from hotshoe_models.bidirectional import as_encoder
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.gguf.keys import CONVERTED, NORMED_WORDS
 from hotshoe_models.gpt2 import DEFAULTS as GPT2
 from hotshoe_models.gpt2 import NAMES as GPT2_NAMES
 from hotshoe_models.gpt2 import gpt_spec
@@ -30,7 +31,7 @@ from hotshoe_models.llama import DEFAULTS as LLAMA
 from hotshoe_models.llama import llama_spec
 from hotshoe_models.published import respelled
 from hotshoe_models.remade import Recipe, remake
-from hotshoe_models.spec import WeightNames
+from hotshoe_models.spec import LayerSpec, WeightNames
 from hotshoe_models.values import (
     decoder_spec,
     flag,
@@ -42,8 +43,6 @@ from hotshoe_models.values import (
 )
 
 BAICHUAN_NAMES = WeightNames(qkv=("self_attn.W_pack",))
-#: Words of Baichuan 2, whose code norms the rows of the output matrix.
-NORMED_WORDS = 125_696
 TELECHAT_NAMES = WeightNames(
     embedding="transformer.word_embeddings",
     final_norm="transformer.ln_f",
@@ -135,22 +134,20 @@ def build_baichuan(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     7B rotates q and k. The code of 13B reads no `max_position_embeddings`, and has slopes by
     distance (ALiBi).
     """
-    slopes = config.get("max_position_embeddings") is None
+    slopes, converted = config.get("max_position_embeddings") is None, flag(config, CONVERTED)
     config = with_defaults(config, LLAMA)
-    layers, alibi = layer_specs(config, ctx), None
-    if slopes:
-        alibi = Alibi(config.size("num_attention_heads"))
-        layers = tuple(replace(layer, rotation=None) for layer in layers)
+    alibi = Alibi(config.size("num_attention_heads")) if slopes else None
+    still = (LayerSpec(rotation=None),) * config.size("num_hidden_layers")
+    layers = still if slopes else layer_specs(config, ctx)
     if config.size("vocab_size") == NORMED_WORDS:
-        remake(ctx, _normed_rows)
-    spec = llama_spec(config, layers, alibi=alibi, names=BAICHUAN_NAMES)
-    return DenseDecoder(spec, ctx)
+        remake(ctx, lambda names: {"lm_head.weight": (("lm_head.weight",), unit_rows)})
+    names = WeightNames() if converted else BAICHUAN_NAMES
+    return DenseDecoder(llama_spec(config, layers, alibi=alibi, names=names), ctx)
 
 
-def _normed_rows(names: Iterable[str]) -> dict[str, Recipe]:
-    """Say how the output matrix is made: its rows have a length of one."""
-    name = "lm_head.weight"
-    return {name: ((name,), lambda matrix: normalize(matrix.float()).to(matrix.dtype))}
+def unit_rows(matrix: Tensor) -> Tensor:
+    """Give each row a length of one."""
+    return normalize(matrix.float()).to(matrix.dtype)
 
 
 def build_telechat(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -223,6 +220,7 @@ def build_jais(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         alibi=Alibi(heads),
         embedding_scale=number(config, "embeddings_scale"),
         logits_divisor=math.prod(1 / number(config, key) for key in parts),
+        transposed=not flag(config, CONVERTED),
         names=JAIS_NAMES,
         **factors,
     )

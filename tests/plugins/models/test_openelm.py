@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.plugins.models.conftest import LENGTH, VOCAB, Variant, save_tiny
+from tests.plugins.models.conftest import LENGTH, VOCAB, Checkpoint, Variant, save_tiny
 from tests.plugins.models.test_published import compare
 
 from hotshoe.errors import CheckpointError
@@ -30,12 +30,10 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def test_logits_are_those_of_the_same_model(stepper_class, tmp_path: Path) -> None:
-    """Heads and channels that a layer lacks add nothing where the matrices behind are zero."""
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    target.mkdir()
-    values = {
+QWEN = Variant(
+    "elm",
+    "Qwen3",
+    {
         "hidden_size": SIZE,
         "head_dim": DIM,
         "num_hidden_layers": 3,
@@ -44,11 +42,20 @@ def test_logits_are_those_of_the_same_model(stepper_class, tmp_path: Path) -> No
         "intermediate_size": max(WIDTHS),
         "max_position_embeddings": LENGTH,
         "tie_word_embeddings": True,
+    },
+)
+
+
+def published(made: Checkpoint) -> dict[str, torch.Tensor]:
+    """Let layers of a Qwen 3 have the sizes, and return their tensors by the checkpoint's names.
+
+    Heads and channels that a layer lacks add nothing where the matrices behind are zero.
+    """
+    model = made.model.model
+    found = {
+        "transformer.token_embeddings.weight": model.embed_tokens.weight,
+        "transformer.norm.weight": model.norm.weight,
     }
-    made = save_tiny(Variant("elm", "Qwen3", values), source, random.getrandbits(31))
-    model, found = made.model.model, {}
-    found["transformer.token_embeddings.weight"] = model.embed_tokens.weight
-    found["transformer.norm.weight"] = model.norm.weight
     with torch.no_grad():
         for i, layer in enumerate(model.layers):
             attn, mlp, heads = layer.self_attn, layer.mlp, HEADS[i] * DIM
@@ -70,8 +77,14 @@ def test_logits_are_those_of_the_same_model(stepper_class, tmp_path: Path) -> No
                     "ffn.proj_2": mlp.down_proj.weight[:, :width],
                 }.items()
             }
-    tensors = {name: tensor.detach().contiguous() for name, tensor in found.items()}
-    save_file(tensors, target / "model.safetensors")
+    return {name: tensor.detach().contiguous() for name, tensor in found.items()}
+
+
+def test_logits_are_those_of_the_same_model(stepper_class, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.mkdir()
+    made = save_tiny(QWEN, source, random.getrandbits(31))
+    save_file(published(made), target / "model.safetensors")
     (target / "config.json").write_text(json.dumps(CONFIG))
     compare(made, target, stepper_class)
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hotshoe_models.gguf import dense, encoders, gemmas, hybrids, mixtures, older, spaces, uneven
+from hotshoe_models.gguf import (
+    dense,
+    encoders,
+    gemmas,
+    hybrids,
+    mixtures,
+    older,
+    published,
+    spaces,
+    uneven,
+)
 from hotshoe_models.gguf.dense import Values, rotation_of
 from hotshoe_models.gguf.family import Family
 from hotshoe_models.gguf.hybrid_names import (
@@ -137,6 +147,7 @@ def _attention(meta: Metadata, family: Family) -> Values:
 FAMILIES = {
     **encoders.FAMILIES,
     **older.FAMILIES,
+    **published.FAMILIES,
     "apertus": Family(
         "ApertusForCausalLM",
         dense.apertus,

@@ -53,6 +53,7 @@ class Family:
     instead: By the end of a tensor's name: names inside a layer where files have that tensor.
     parted: What tells the rows of each layer's q, k and v, where these may be one matrix.
     rows: What it told.
+    unpacked: Tells the checkpoint's names of matrices that layers take as plain numbers alone.
     """
 
     architecture: str
@@ -73,6 +74,7 @@ class Family:
     instead: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     parted: Callable[[Metadata], Sequence[Rows]] | None = None
     rows: Sequence[Rows] = ()
+    unpacked: Callable[[Metadata], Sequence[str]] = lambda meta: ()
 
     def known_as(self, name: str) -> str | None:
         """Return the checkpoint's name of a file's tensor.

@@ -68,7 +68,8 @@ class GGUFModel:
 
         family = family_of(self._meta)
         places = places_of(self._headers, family)
-        kinds = {name: place.info.type.name for name, place in places.items()}
+        numbers = family.unpacked(self._meta)
+        kinds = {n: place.info.type.name for n, place in places.items() if n not in numbers}
         factors = any(place.factor != 1 for place in places.values())
         # Its rows are looked up as plain numbers, also where it is the output matrix, too.
         embedding = f"{family.outer['token_embd']}.{WEIGHT}"

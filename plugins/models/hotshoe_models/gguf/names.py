@@ -229,3 +229,29 @@ BITNET_NAMES = {
     "attn_sub_norm": "self_attn.attn_sub_norm",
     "ffn_sub_norm": "mlp.ffn_sub_norm",
 }
+#: Of models whose code is published beside their checkpoints.
+OPENELM_OUTER = {"token_embd": "transformer.token_embeddings", "output_norm": "transformer.norm"}
+OPENELM_NAMES = {
+    "attn_norm": "attn_norm",
+    "attn_qkv": "attn.qkv_proj",
+    "attn_q_norm": "attn.q_norm",
+    "attn_k_norm": "attn.k_norm",
+    "attn_output": "attn.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "ffn.gate",
+    "ffn_up": "ffn.up",
+    "ffn_down": "ffn.proj_2",
+}
+PLAMO_NAMES = {**NAMES, "attn_norm": "norm"}
+REFACT_OUTER = {"token_embd": "transformer.wte", "output_norm": "ln_f", "output": "lm_head"}
+REFACT_NAMES = {
+    "attn_norm": "ln_1",
+    "attn_q": "attn.q",
+    "attn_k": "attn.k",
+    "attn_v": "attn.v",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_gate": "mlp.linear_1",
+    "ffn_up": "mlp.linear_3",
+    "ffn_down": "mlp.c_proj",
+}

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK, BLOCKS = "transformer.h.{}.", "transformer.blocks.{}."
-#: Of Baichuan: of its sizes, the one that rotates.
-ROTATED_LAYERS = 32
 
 
 def grouped(found: Tensor, values: Mapping[str, Any]) -> Tensor:
@@ -65,7 +63,8 @@ def sizes(meta: Metadata) -> list[Rows]:
     return [(heads * head_dim, kv * head_dim, kv * head_dim)] * meta.integer("block_count")
 
 
-def _gpt2(meta: Metadata) -> Values:
+def gpt_keys(meta: Metadata) -> Values:
+    """Return sizes by GPT-2's names for them."""
     return {
         "n_embd": meta.integer("embedding_length"),
         "n_layer": meta.integer("block_count"),
@@ -77,7 +76,7 @@ def _gpt2(meta: Metadata) -> Values:
 
 def gpt2(meta: Metadata) -> Values:
     """GPT-2's matrices are not transposed in files, as those of its successor are not."""
-    return {**_gpt2(meta), "multi_query": False, "grouped_qkv": False}
+    return {**gpt_keys(meta), "multi_query": False, "grouped_qkv": False}
 
 
 def starcoder(meta: Metadata) -> Values:
@@ -88,7 +87,7 @@ def starcoder(meta: Metadata) -> Values:
     """
     if meta.integer("attention.head_count_kv") != 1:
         raise meta.refuse("starcoder.attention.head_count_kv", "but must be 1")
-    return {**_gpt2(meta), "multi_query": True}
+    return {**gpt_keys(meta), "multi_query": True}
 
 
 def gptneox(meta: Metadata) -> Values:
@@ -127,17 +126,6 @@ def mpt(meta: Metadata) -> Values:
         "max_seq_len": meta.integer("context_length"),
         "attn_config": {"alibi": bias > 0, "alibi_bias_max": bias, "clip_qkv": limit or None},
     }
-
-
-def baichuan(meta: Metadata) -> Values:
-    """Return nothing of Baichuan 7B, which is a Llama; 13B adds distances to scores.
-
-    Raises:
-        CheckpointError: The file is one of 13B.
-    """
-    if meta.integer("block_count") > ROTATED_LAYERS:
-        raise meta.refuse("baichuan.block_count", "as 13B has it, which is not read")
-    return {}
 
 
 def qwen(meta: Metadata) -> Values:
@@ -227,7 +215,6 @@ _JAMBA: dict[str, Any] = {
     "turns": {".A_log": spaces.MAMBA_TURNS[".A_log"], ".conv1d.weight": spaces.filters},
 }
 FAMILIES = {
-    "baichuan": Family("LlamaForCausalLM", baichuan, pairs=True),
     "bitnet": Family("BitNetForCausalLM", bitnet, BITNET_NAMES),
     "bloom": Family(
         "BloomForCausalLM", names=FALCON_NAMES, outer=BLOOM_OUTER, layer=BLOCK, turns=_GROUPED

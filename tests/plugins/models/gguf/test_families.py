@@ -7,6 +7,7 @@ from tests.plugins.models.gguf import (
     test_encoders,
     test_mixtures,
     test_older,
+    test_published,
 )
 from tests.plugins.models.gguf.conftest import ARCHS
 
@@ -21,6 +22,7 @@ def test_every_family_is_tested() -> None:
     older = {
         *older_files.ARCHS.values(),
         *test_older.ALIKE,
+        *test_published.CASES,
         *test_encoders.FAMILIES,
         test_encoders.JINA,
     }

@@ -72,7 +72,6 @@ KEYS: dict[str, Any] = {
         ("starcoder", {"attention.head_count_kv": 2}, "head_count_kv is 2, but must be 1"),
         ("mpt", {"attention.head_count_kv": 2}, "head_count_kv is 2, but is read as 4"),
         ("mpt", {}, "feed_forward_length is 96, but is read as 256"),
-        ("baichuan", {"block_count": 40}, "block_count is 40, as 13B has it"),
         ("phi2", {"block_count": 2**31}, "block_count is 2147483648, but at most 4096 can be"),
         ("gptneox", {"attention.head_count": 99}, "head_count is 99, but there are 64 channels"),
         ("gptneox", {"use_parallel_residual": 1}, "is 1, but must be true or false"),

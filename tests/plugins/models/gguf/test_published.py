@@ -1,0 +1,211 @@
+"""Files of models with code of their own, written by another package, give the tokens of a model
+of transformers that computes the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tests.plugins.models import test_openelm as elm
+from tests.plugins.models.conftest import Checkpoint, Variant
+from tests.plugins.models.gguf.conftest import paired, vocabulary, write
+from tests.plugins.models.gguf.hybrid_files import common
+from tests.plugins.models.gguf.test_uneven import read
+from tests.plugins.models.gguf.written import assert_tokens
+from tests.plugins.models.test_own_code import FACTOR, Sloped
+from tests.plugins.models.test_plamo1 import LLAMA, as_plamo
+from tests.plugins.models.test_plamo1 import published as plamo_names
+from tests.plugins.models.test_plm import YOUTU, as_plm
+from tests.plugins.models.test_published import DIM, HEADS, LAYERS, Tensors, renamed
+from tests.plugins.models.test_refact import VALUES, first_form
+
+from hotshoe.errors import CheckpointError
+from hotshoe_models import own_code
+from hotshoe_models.gguf import published
+
+MHA = {"num_key_value_heads": HEADS, "num_hidden_layers": LAYERS}
+BAICHUAN = Variant("baichuan", "Llama", MHA)
+JAIS = Variant("jais", "StableLm", {**MHA, "layer_norm_eps": 1e-5, "use_qkv_bias": True})
+REFACT = Variant("refact", "StableLm", VALUES)
+
+
+class Unit(Sloped):
+    """The same with an output matrix whose rows have a length of one."""
+
+    def forward(self, ids: torch.Tensor, use_cache: bool) -> Any:
+        found = super().forward(ids, use_cache)
+        found.logits /= self.model.lm_head.weight.norm(dim=-1)
+        return found
+
+
+def baichuan(made: Checkpoint) -> Tensors:
+    """Rows of q and k lie in pairs; those of the output matrix are as the checkpoint has them."""
+    found = made.model.state_dict()
+    for name, tensor in found.items():
+        if "q_proj" in name or "k_proj" in name:
+            found[name] = torch.from_numpy(paired(tensor.numpy(), HEADS))
+    return found
+
+
+def jais(made: Checkpoint) -> Tensors:
+    """Factors are part of embeddings and output; scores are divided by the heads' channels."""
+    found = {}
+    with torch.no_grad():
+        made.model.lm_head.weight *= FACTOR
+    for name, tensor in made.model.state_dict().items():
+        if "q_proj" in name:
+            tensor = tensor * DIM**0.5
+        prefix, joined, kind = name.partition("self_attn.q_proj.")
+        if joined:
+            others = (made.model.state_dict()[f"{prefix}self_attn.{p}_proj.{kind}"] for p in "kv")
+            name, tensor = f"{prefix}attn_qkv.{kind}", torch.cat((tensor, *others))
+        if "k_proj" not in name and "v_proj" not in name:
+            found[name] = tensor
+        if any(f"{part}_proj" in name for part in ("o", "gate", "up", "down")):
+            found[name.replace("weight", "bias")] = torch.zeros(len(tensor))
+    return renamed(found, (r"model\.layers\.(\d+)\.attn_qkv", r"transformer.h.\1.attn.c_attn"))
+
+
+def openelm(made: Checkpoint) -> Tensors:
+    found = {}
+    for name, tensor in elm.published(made).items():
+        if name.endswith("ffn.proj_1.weight"):
+            layer = int(name.split(".")[2])
+            for part, rows in zip(("gate", "up"), tensor.chunk(2), strict=True):
+                found[f"model.layers.{layer}.mlp.{part}_proj.weight"] = rows
+        else:
+            found[name] = tensor
+    return found
+
+
+def plamo(made: Checkpoint) -> Tensors:
+    """Heads of queries that read the same keys already lie side by side."""
+    return plamo_names(as_plamo(made).model.state_dict())
+
+
+def plm(made: Checkpoint) -> Tensors:
+    return as_plm(made).model.state_dict()
+
+
+#: Of q, k and v, which the writer's package knows by it.
+LLAMA_NAME = r"model.layers\1.self_attn.\2_proj."
+
+
+def refact(made: Checkpoint) -> Tensors:
+    with torch.no_grad():
+        for name, parameter in made.model.named_parameters():
+            if name.endswith("norm.bias"):
+                parameter.zero_()
+    found = first_form(made.model.state_dict())
+    return renamed(found, (r"transformer\.h(\.\d+)\.attn\.([qkv])\.", LLAMA_NAME))
+
+
+class Case(NamedTuple):
+    """What computes the same, the type of matrices, tensors by published names, keys, and what
+    else the model computes."""
+
+    variant: Variant
+    kind: str
+    tensors: Callable[[Checkpoint], Tensors]
+    keys: dict[str, Any]
+    computes: Callable[[Any], Any] = lambda model: model
+
+
+CASES = {
+    "baichuan": Case(BAICHUAN, "Q8_0", baichuan, {}, Unit),
+    "jais": Case(
+        JAIS,
+        "Q8_0",
+        jais,
+        {"attention.layer_norm_epsilon": 1e-5, "attention.max_alibi_bias": 8.0},
+        Sloped,
+    ),
+    "openelm": Case(
+        elm.QWEN,
+        "F32",
+        openelm,
+        {
+            "attention.head_count": elm.HEADS,
+            "attention.head_count_kv": elm.KV_HEADS,
+            "feed_forward_length": elm.WIDTHS,
+            "rope.dimension_count": elm.DIM,
+        },
+    ),
+    "plamo": Case(LLAMA, "Q8_0", plamo, {}),
+    "plm": Case(
+        YOUTU,
+        "Q4_1",
+        plm,
+        {
+            "attention.kv_lora_rank": 32,
+            "attention.key_length": 24,
+            "attention.value_length": 8,
+            "rope.dimension_count": 8,
+        },
+    ),
+    "refact": Case(
+        REFACT,
+        "Q5_0",
+        refact,
+        {"attention.head_count_kv": 1, "attention.layer_norm_rms_epsilon": 1e-5},
+        Sloped,
+    ),
+}
+
+
+def export(
+    checkpoint: Checkpoint, family: str, path: Path, kind: Callable[[str], str], arch: str
+) -> Path:
+    """Write a checkpoint as a converter would, and let it compute what the file means."""
+    case, config = CASES[arch], checkpoint.model.config
+    known = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
+    tensors = {}
+    for name, tensor in case.tensors(checkpoint).items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        called = known.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert called is not None, name
+        tensors[called] = np.ascontiguousarray(tensor.detach().float().numpy())
+    keys = {f"{arch}.{key}": value for key, value in (common(config) | case.keys).items()}
+    return write(path, arch, keys | vocabulary(config.vocab_size), tensors, kind)
+
+
+@pytest.mark.parametrize("arch", CASES)
+def test_tokens_of_the_same_model(arch: str, tmp_path: Path, monkeypatch) -> None:
+    """Baichuan is that of 13B, and has the words of Baichuan 2."""
+    monkeypatch.setattr(published, "ROTATED_LAYERS", 1)
+    if arch == "baichuan":
+        for module in (own_code, published):
+            monkeypatch.setattr(module, "NORMED_WORDS", 256)
+    case = CASES[arch]
+    assert_tokens(case.variant, case.kind, tmp_path, arch, export, case.computes)
+
+
+KEYS: dict[str, Any] = {
+    "attention.head_count": 4,
+    "attention.kv_lora_rank": 32,
+    "attention.key_length": 24,
+    "attention.value_length": 24,
+    "feed_forward_length": 96,
+    "rope.dimension_count": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "changed", "said"),
+    [
+        ("jais", {}, "lacks the tensor output.weight"),
+        ("openelm", {"attention.head_count": [4, 2]}, "must be sizes of 4 layers"),
+        ("openelm", {"feed_forward_length": [0, 0, 0, 0]}, "must be sizes of 4 layers"),
+        ("plm", {"attention.kv_lora_rank": 0}, "kv_lora_rank is 0, but must be a positive"),
+        ("refact", {"attention.head_count_kv": 2}, "head_count_kv is 2, but must be 1"),
+    ],
+)
+def test_bad_values_are_named(
+    tmp_path: Path, arch: str, changed: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        read(tmp_path, arch, {**KEYS, **changed})
