@@ -8,11 +8,12 @@ from typing import TypeAlias
 from torch import Tensor
 
 from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section, clamped
+from hotshoe_models.adjugates import Adjugates
 from hotshoe_models.sparse_mlp import SparseMLP
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.xielu import Xielu
 
-MLP: TypeAlias = GatedMLP | PlainMLP | SparseMLP | MoE
+MLP: TypeAlias = GatedMLP | PlainMLP | SparseMLP | MoE | Adjugates
 
 
 def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
@@ -27,8 +28,10 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
     in its place."""
     mixture, width = spec.layers[i].mixture, spec.intermediate_size
     if mixture is not None:
-        prefix = spec.names.layer.format(i)
-        return MoE(ctx, prefix, mixture, quantize=spec.quantizes("experts", ctx.format))
+        prefix, quantize = spec.names.layer.format(i), spec.quantizes("experts", ctx.format)
+        if (small := spec.layers[i].adjugates) is not None:
+            return Adjugates(ctx, prefix, mixture, small, quantize)
+        return MoE(ctx, prefix, mixture, quantize=quantize)
     up, down = mlp_matrices(spec, ctx, i)
     if spec.layers[i].sparsity:
         return SparseMLP(ctx, up, down, spec.activation, spec.layers[i].sparsity, width)

@@ -9,6 +9,7 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtures import mixture, sparse_layers, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN2_DEFAULTS, QWEN3_NAMES
+from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.values import (
     FULL,
     SLIDING,
@@ -76,6 +77,13 @@ def build_qwen3(
     config: ModelConfig, ctx: BuildContext, names: MoeNames = QWEN3_EXPERTS
 ) -> DenseDecoder:
     """Build Qwen3MoeForCausalLM, or a part of its shape whose experts have other names."""
+    return DenseDecoder(qwen3_spec(config, ctx, names), ctx)
+
+
+def qwen3_spec(
+    config: ModelConfig, ctx: BuildContext, names: MoeNames = QWEN3_EXPERTS
+) -> DecoderSpec:
+    """Describe a decoder of Qwen 3's shape with experts."""
     config = with_expert_defaults(config, QWEN3_MOE_DEFAULTS)
     window = _window(config)
     types = layer_types(config, lambda i: FULL if window is None else SLIDING)
@@ -83,8 +91,7 @@ def build_qwen3(
     experts = mixture(config, _router(config), names=names)
     layers = with_experts(layers, experts, sparse_layers(config))
     bias = flag(config, "attention_bias")
-    spec = decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=QWEN3_NAMES)
-    return DenseDecoder(spec, ctx)
+    return decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=QWEN3_NAMES)
 
 
 def _router(config: ModelConfig) -> RouterSpec:

@@ -91,6 +91,7 @@ class LayerSpec:
         chunk: A query sees its own chunk of this many tokens, up to itself; None for no chunks.
         mixer: What looks at other tokens, a name in `hotshoe_models.shared.KINDS`.
         mixture: Experts in the place of the MLP; None for none.
+        adjugates: Small experts beside these, one for each group of them; None for none.
         mlp: There is an MLP behind the mixer.
         unit_qk: Each head's q and k are normed, without weights.
         temperature: Queries grow with their position; None for not at all.
@@ -109,6 +110,7 @@ class LayerSpec:
     chunk: int | None = None
     mixer: str = "attention"
     mixture: Mixture | None = None
+    adjugates: Mixture | None = None
     mlp: bool = True
     unit_qk: bool = False
     temperature: Temperature | None = None

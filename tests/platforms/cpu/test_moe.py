@@ -56,6 +56,7 @@ SPECS = {
     "gates of their own": spec_of(limit=0.7, gate_limit=1.1),
     "gates alone": spec_of("bfloat16", gate_limit=0.3),
     "relu2": spec_of("bfloat16", gated=False, kind="relu2"),
+    "as steep as relu": spec_of("bfloat16", alpha=float(1 << 24)),
 }
 
 

@@ -218,6 +218,7 @@ FAMILIES = {
 #: Those with experts.
 MIXTURES = {
     **older.MIXTURES,
+    **published.MIXTURES,
     "afmoe": Family("AfmoeForCausalLM", mixtures.afmoe, AFMOE_NAMES),
     "bailingmoe2": Family("BailingMoeV2ForCausalLM", mixtures.ling, LING_NAMES),
     "deepseek2": Family("DeepseekV3ForCausalLM", mixtures.deepseek, DEEPSEEK_NAMES, latents=True),

@@ -255,3 +255,13 @@ REFACT_NAMES = {
     "ffn_up": "mlp.linear_3",
     "ffn_down": "mlp.c_proj",
 }
+GROVE_NAMES = {
+    **MOE_NAMES,
+    **{f"ffn_{p}_chexps": f"mlp.chunk_experts.{{}}.{p}_proj" for p in ("gate", "up", "down")},
+}
+_THINKER = "block_sparse_moe."
+THINKER_NAMES = {
+    **NAMES,
+    "ffn_gate_inp": f"{_THINKER}primary_router",
+    **{f"ffn_{part}_exps": f"{_THINKER}experts.{{}}.{part}" for part in ("gate", "up", "down")},
+}

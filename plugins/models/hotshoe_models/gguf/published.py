@@ -18,17 +18,21 @@ from hotshoe_models.gguf.names import (
     DEEPSEEK_NAMES,
     GPT2_NAMES,
     GPT2_OUTER,
+    GROVE_NAMES,
     OPENELM_NAMES,
     OPENELM_OUTER,
     PLAMO_NAMES,
     REFACT_NAMES,
     REFACT_OUTER,
+    THINKER_NAMES,
 )
 
 #: Of Baichuan: so many layers has the size that rotates.
 ROTATED_LAYERS = 32
 #: The only slopes of Jais: the least is 2^-8.
 MAX_BIAS = 8.0
+#: Of SmallThinker: so many layers have one without a window.
+THINKER_PERIOD = 4
 _MADE: Values = {CONVERTED: True}
 
 
@@ -92,6 +96,40 @@ def plm(meta: Metadata) -> Values:
     return {**mixtures.latents(meta), "hidden_act": "relu2"}
 
 
+def grovemoe(meta: Metadata) -> Values:
+    """Return Qwen 3's experts, and the sizes of groups of them and of the small ones."""
+    small, group = "expert_chunk_feed_forward_length", "experts_per_group"
+    return {
+        **mixtures.qwen3_moe(meta),
+        small: meta.integer(small),
+        group: meta.integer(group),
+        "expert_group_scale": meta.number("expert_group_scale"),
+    }
+
+
+def smallthinker(meta: Metadata) -> Values:
+    """Where a file names a window, the first of four layers has none and does not rotate.
+
+    Raises:
+        CheckpointError: A key is missing or malformed, or the router is unknown.
+    """
+    found, layers = mixtures.experts(meta), meta.integer("block_count")
+    key, scorings = "expert_gating_func", (mixtures.SOFTMAX, mixtures.SIGMOID)
+    scoring = meta.integer(key, mixtures.SIGMOID)
+    if scoring not in scorings:
+        raise meta.refuse(f"{meta.arch}.{key}", f"but read are {scorings}")
+    slides = [int(i % THINKER_PERIOD > 0) for i in range(layers)]
+    window = meta.integer("attention.sliding_window", 0)
+    windows = {"sliding_window_size": window, "sliding_window_layout": slides}
+    return {
+        **({**windows, "rope_layout": slides} if window else {}),
+        "moe_num_primary_experts": found["num_experts"],
+        "moe_num_active_primary_experts": found["num_experts_per_tok"],
+        "moe_ffn_hidden_size": meta.integer("expert_feed_forward_length"),
+        "moe_primary_router_apply_softmax": scoring == mixtures.SOFTMAX,
+    }
+
+
 OPENELM: dict[str, Any] = {"outer": OPENELM_OUTER, "layer": "transformer.layers.{}."}
 REFACT: dict[str, Any] = {"outer": REFACT_OUTER, "layer": older.BLOCK}
 FAMILIES = {
@@ -109,4 +147,8 @@ FAMILIES = {
     ),
     "plm": Family("PLMForCausalLM", plm, DEEPSEEK_NAMES, latents=True),
     "refact": Family("GPTRefactForCausalLM", refact, REFACT_NAMES, **REFACT),
+}
+MIXTURES = {
+    "grovemoe": Family("GroveMoeForCausalLM", grovemoe, GROVE_NAMES),
+    "smallthinker": Family("SmallThinkerForCausalLM", smallthinker, THINKER_NAMES),
 }

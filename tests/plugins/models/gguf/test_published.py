@@ -1,7 +1,10 @@
 """Files of models with code of their own, written by another package, give the tokens of a model
 of transformers that computes the same."""
 
+import random
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,12 +12,15 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tests.plugins.models import test_grovemoe as grove
 from tests.plugins.models import test_openelm as elm
-from tests.plugins.models.conftest import Checkpoint, Variant
-from tests.plugins.models.gguf.conftest import paired, vocabulary, write
+from tests.plugins.models import test_smallthinker as think
+from tests.plugins.models.conftest import HERE, LENGTH, TIE, VOCAB, Checkpoint, Variant
+from tests.plugins.models.gguf.conftest import of_matrices, paired, vocabulary, write
 from tests.plugins.models.gguf.hybrid_files import common
 from tests.plugins.models.gguf.test_uneven import read
-from tests.plugins.models.gguf.written import assert_tokens
+from tests.plugins.models.gguf.written import assert_tokens, round_trip
+from tests.plugins.models.plain import KV_HEADS, SIZE, Drawn
 from tests.plugins.models.test_own_code import FACTOR, Sloped
 from tests.plugins.models.test_plamo1 import LLAMA, as_plamo
 from tests.plugins.models.test_plamo1 import published as plamo_names
@@ -22,6 +28,7 @@ from tests.plugins.models.test_plm import YOUTU, as_plm
 from tests.plugins.models.test_published import DIM, HEADS, LAYERS, Tensors, renamed
 from tests.plugins.models.test_refact import VALUES, first_form
 
+from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError
 from hotshoe_models import own_code
 from hotshoe_models.gguf import published
@@ -184,6 +191,87 @@ def test_tokens_of_the_same_model(arch: str, tmp_path: Path, monkeypatch) -> Non
     assert_tokens(case.variant, case.kind, tmp_path, arch, export, case.computes)
 
 
+class Formula(NamedTuple):
+    """What a file computes, its keys, and the type of its matrices."""
+
+    computes: Callable[[Drawn, torch.Tensor], torch.Tensor]
+    keys: dict[str, Any]
+    kind: str
+
+
+EXPERTS = {
+    "block_count": LAYERS,
+    "context_length": LENGTH,
+    "embedding_length": SIZE,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": KV_HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "rope.freq_base": 100.0,
+    "expert_feed_forward_length": think.WIDTH,
+    "feed_forward_length": think.WIDTH,
+}
+THINKER = {**EXPERTS, "expert_count": think.EXPERTS, "expert_used_count": think.TOP_K}
+FORMULAS = {
+    "grovemoe": Formula(
+        grove.grove,
+        {
+            **EXPERTS,
+            "expert_count": grove.EXPERTS,
+            "expert_used_count": grove.TOP_K,
+            "expert_chunk_feed_forward_length": grove.SMALL,
+            "experts_per_group": 2,
+            "expert_group_scale": grove.FACTOR,
+        },
+        "Q8_0",
+    ),
+    "smallthinker": Formula(
+        partial(think.thinker, softmax=True),
+        {**THINKER, "expert_gating_func": 1, "attention.sliding_window": think.WINDOW},
+        "Q4_1",
+    ),
+    "smallthinker-without-windows": Formula(
+        partial(think.thinker, windows=False), {**THINKER, "expert_gating_func": 2}, "F32"
+    ),
+}
+
+
+def formula_file(path: Path, name: str, drawn: Drawn) -> Path:
+    """Write what a formula has drawn as a converter would, with a tensor for all experts."""
+    arch, _, _ = name.partition("-")
+    known = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], LAYERS)
+    stacks: dict[str, list[np.ndarray]] = {}
+    for called, tensor in drawn.items():
+        if "expert_bias" not in called:
+            whole = re.sub(r"experts\.\d+\.", "experts.", called)
+            stacks.setdefault(whole, []).append(tensor.numpy())
+    tensors = {
+        known.get_name(whole, try_suffixes=(".weight",)): np.stack(parts) if parts[1:] else parts[0]
+        for whole, parts in stacks.items()
+    }
+    keys = {f"{arch}.{key}": value for key, value in FORMULAS[name].keys.items()}
+    return write(path, arch, keys | vocabulary(VOCAB), tensors, of_matrices(FORMULAS[name].kind))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_tokens_of_the_formula(name: str, tmp_path: Path) -> None:
+    computes, _, kind = FORMULAS[name]
+    drawn = Drawn()
+    computes(drawn, torch.arange(5))
+    path = formula_file(tmp_path / "m.gguf", name, drawn)
+    for called, tensor in drawn.items():
+        routers = "router" in called or "mlp.gate." in called
+        if tensor.dim() > 1 and kind != "F32" and not routers:
+            drawn[called] = round_trip(tensor, kind)
+    prompt = [random.randrange(3, VOCAB) for _ in range(9)]
+    with LLM(str(path), platform=HERE, dtype="float32", kv_cache_memory_bytes=2**22) as llm:
+        params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+        [found] = llm.generate([TokensPrompt(prompt)], params)
+    written = found.outputs[0].token_ids
+    logits = computes(drawn, torch.tensor([*prompt, *written[:-1]]))[len(prompt) - 1 :]
+    gaps = logits.amax(-1) - logits.gather(-1, torch.tensor(written)[:, None])[:, 0]
+    assert len(written) == 12 and (gaps <= TIE * logits.abs().amax(-1)).all()
+
+
 KEYS: dict[str, Any] = {
     "attention.head_count": 4,
     "attention.kv_lora_rank": 32,
@@ -197,6 +285,18 @@ KEYS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("arch", "changed", "said"),
     [
+        ("grovemoe", {"expert_count": 6}, "expert_used_count is missing, but must be a positive"),
+        (
+            "grovemoe",
+            {"expert_count": 6, "expert_used_count": 3, "expert_feed_forward_length": 8},
+            "expert_chunk_feed_forward_length is missing, but must be a positive integer",
+        ),
+        (
+            "smallthinker",
+            {"expert_count": 6, "expert_used_count": 3, "expert_gating_func": 3},
+            "expert_gating_func is 3, but read are",
+        ),
+        ("smallthinker", {}, "but smallthinker is not read without experts"),
         ("jais", {}, "lacks the tensor output.weight"),
         ("openelm", {"attention.head_count": [4, 2]}, "must be sizes of 4 layers"),
         ("openelm", {"feed_forward_length": [0, 0, 0, 0]}, "must be sizes of 4 layers"),
