@@ -61,6 +61,35 @@ def jina(meta: Metadata) -> Values:
     return {**bert(meta), "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
 
 
+def jina3(meta: Metadata) -> Values:
+    """Return keys of Jina Embeddings 3 without adapters, which converters put into files of their
+    own."""
+    rope = dense.rotation_of(meta, dense.head_size(meta))["rope_parameters"]
+    return {
+        **bert(meta),
+        "rope_parameters": {**rope, "rope_theta": meta.number("rope.freq_base", JINA_THETA)},
+    }
+
+
+def neobert(meta: Metadata) -> Values:
+    """Return the size of MLPs, of which a file has two thirds."""
+    return {**_checked(meta), "intermediate_size": -(-3 * meta.integer("feed_forward_length") // 2)}
+
+
+def t5(meta: Metadata) -> Values:
+    """Return keys of T5's encoder. Files leave out that gates are of GELU, where there are any."""
+    return {
+        **_checked(meta),
+        "d_model": meta.integer("embedding_length"),
+        "d_kv": dense.head_size(meta),
+        "d_ff": meta.integer("feed_forward_length"),
+        "num_layers": meta.integer("block_count"),
+        "num_heads": meta.integer("attention.head_count"),
+        "relative_attention_num_buckets": meta.integer("attention.relative_buckets_count"),
+        "feed_forward_proj": "gated-gelu" if has(meta, "ffn_gate.weight") else "relu",
+    }
+
+
 def modern_bert(meta: Metadata) -> Values:
     return {
         **_checked(meta),
@@ -86,6 +115,8 @@ OUTER = {
     "token_types": f"{_EMBEDDINGS}token_type_embeddings",
     "token_embd_norm": f"{_EMBEDDINGS}LayerNorm",
 }
+#: Of Jina Embeddings 3, where a file gives no base of rotations.
+JINA_THETA = 20_000.0
 _SELF = "attention.self."
 NAMES = {
     "attn_qkv": f"{_SELF}query{BOTH}key{BOTH}value",
@@ -114,6 +145,32 @@ NOMIC_NAMES = {
     "ffn_down": "mlp.fc2",
     "layer_output_norm": "norm2",
 }
+JINA3_NAMES = {
+    **NOMIC_NAMES,
+    "attn_qkv": "mixer.Wqkv",
+    "attn_output": "mixer.out_proj",
+    "ffn_up": "mlp.fc1",
+}
+NEO_OUTER = {"token_embd": "model.encoder", "enc.output_norm": "model.layer_norm"}
+NEO_NAMES = {
+    "attn_norm": "attention_norm",
+    "attn_qkv": "qkv",
+    "attn_output": "wo",
+    "ffn_norm": "ffn_norm",
+    "ffn_up": "ffn.w12",
+    "ffn_down": "ffn.w3",
+}
+T5_OUTER = {"token_embd": "shared", "enc.output_norm": "encoder.final_layer_norm"}
+_T5, _T5_MLP = "layer.0.SelfAttention.", "layer.1.DenseReluDense."
+T5_NAMES = {
+    "attn_norm": "layer.0.layer_norm",
+    **{f"attn_{part}": f"{_T5}{part}" for part in ("q", "k", "v", "o")},
+    "attn_rel_b": f"{_T5}relative_attention_bias",
+    "ffn_norm": "layer.1.layer_norm",
+    "ffn_up": f"{_T5_MLP}wi",
+    "ffn_down": f"{_T5_MLP}wo",
+}
+T5_GATES = {"ffn_gate": f"{_T5_MLP}wi_0", "ffn_up": f"{_T5_MLP}wi_1"}
 MODERN_OUTER = {
     "token_embd": f"{_EMBEDDINGS}tok_embeddings",
     "token_embd_norm": f"{_EMBEDDINGS}norm",
@@ -142,10 +199,25 @@ FAMILIES = {
     "jina-bert-v2": Family(
         "JinaBertModel", jina, JINA_NAMES, outer=OUTER, layer="encoder.layer.{}.", parted=sizes
     ),
+    "jina-bert-v3": Family(
+        "JinaEmbeddingsV3Model", jina3, JINA3_NAMES, outer=NOMIC_OUTER, layer="encoder.layers.{}."
+    ),
+    "llama-embed": Family("LlamaBidirectionalModel", _checked, pairs=True),
     "modern-bert": Family(
         "ModernBertModel", modern_bert, MODERN_NAMES, outer=MODERN_OUTER, layer="layers.{}."
     ),
+    "neo-bert": Family(
+        "NeoBERT", neobert, NEO_NAMES, outer=NEO_OUTER, layer="model.transformer_encoder.{}."
+    ),
     "nomic-bert": Family(
         "NomicBertModel", bert, NOMIC_NAMES, outer=NOMIC_OUTER, layer="encoder.layers.{}."
+    ),
+    "t5encoder": Family(
+        "T5EncoderModel",
+        t5,
+        T5_NAMES,
+        outer=T5_OUTER,
+        layer="encoder.block.{}.",
+        instead={"ffn_gate.weight": T5_GATES},
     ),
 }

@@ -24,7 +24,8 @@ Turn: TypeAlias = "Callable[[Tensor, Mapping[str, Any]], Tensor]"
 
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
-_LAYER = re.compile(r"blk\.(\d{1,9})\.([\w.]+?)(?:\.(weight|bias|scale))?")
+#: Of T5, those of the encoder have a name of their own.
+_LAYER = re.compile(r"(?:enc\.)?blk\.(\d{1,9})\.([\w.]+?)(?:\.(weight|bias|scale))?")
 
 
 #: Of q, of k and of v, or of the parts of another matrix.

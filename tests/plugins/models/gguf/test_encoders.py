@@ -1,6 +1,8 @@
 """Encoders' files, written by another package, give the vectors of the original checkpoint."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-from tests.plugins.models.gguf.conftest import tiny_model, vocabulary, write
+from safetensors.torch import load_file, save_file
+from tests.plugins.models.gguf.conftest import of_matrices, paired, tiny_model, vocabulary, write
 from tests.plugins.models.gguf.hybrid_files import common
+from tests.plugins.models.gguf.written import round_trip
 from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, save
+from tests.plugins.models.test_encoder import made
+from tests.plugins.models.test_neobert import publish
 
 from hotshoe import LLM, TokensPrompt
 from hotshoe.errors import CheckpointError
@@ -93,6 +98,73 @@ def tensors_of(arch: str, model: Any) -> dict[str, np.ndarray]:
 
 #: With a test of its own.
 JINA = "jina-bert-v2"
+
+
+def t5(path: Path, kind: str = "relu") -> Any:
+    return made(path, "T5Encoder", feed_forward_proj=kind)
+
+
+def llama(path: Path) -> Any:
+    """Save a model whose rows of q and k lie in pairs."""
+    model, file = made(path, "EuroBert"), path / "model.safetensors"
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        if "q_proj" in name or "k_proj" in name:
+            tensors[name] = torch.from_numpy(paired(tensor.numpy(), len(tensor) // 16))
+    save_file(tensors, file)
+    return model
+
+
+#: By the name in files: what saves a checkpoint with published names and returns the model.
+PUBLISHED: dict[str, Callable[[Path], Any]] = {
+    "jina-bert-v3": lambda path: made(path, "JinaEmbeddingsV3"),
+    "llama-embed": llama,
+    "neo-bert": partial(publish, head=False),
+    "t5encoder": t5,
+    "t5encoder with gates": partial(t5, kind="gated-gelu"),
+}
+#: Keys beside those that all have.
+T5_KEYS = {
+    "attention.key_length": 24,
+    "attention.value_length": 24,
+    "attention.layer_norm_epsilon": 1e-6,
+    "attention.relative_buckets_count": 32,
+    "feed_forward_length": 96,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_vectors_of_published_encoders(name: str, tmp_path: Path) -> None:
+    arch, _, _ = name.partition(" ")
+    (tmp_path / "original").mkdir()
+    model = PUBLISHED[name](tmp_path / "original")
+    config = model.config
+    known = gguf.MODEL_ARCH[arch.replace("-", "_").upper()]
+    names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
+    tensors = {}
+    for called, tensor in load_file(tmp_path / "original" / "model.safetensors").items():
+        if "pooler" not in called and called != "encoder.embed_tokens.weight":
+            tried = (called, called.removeprefix("roberta."), f"model.{called}")
+            found = (names.get_name(n, try_suffixes=(".weight", ".bias")) for n in tried)
+            tensors[next(filter(None, found))] = np.ascontiguousarray(tensor.numpy())
+    keys = keys_of(arch, config, "mean")
+    if arch == "t5encoder":
+        keys |= {f"{arch}.{key}": value for key, value in T5_KEYS.items()}
+
+    def kind(name: str) -> str:
+        return "F32" if "attn_rel_b" in name else of_matrices("Q8_0")(name)
+
+    path = write(tmp_path / "m.gguf", arch, keys | vocabulary(128), tensors, kind)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1 and weight.shape[-1] % 32 == 0:
+                weight.copy_(round_trip(weight, "Q8_0"))
+    with LLM(str(path), max_model_len=64, **OPTIONS) as llm:
+        found = llm.embed([TokensPrompt(p) for p in PROMPTS[:2]])
+    for prompt, output in zip(PROMPTS, found, strict=False):
+        with torch.inference_mode():
+            wanted = model(torch.tensor([prompt])).last_hidden_state[0].mean(0)
+        close(output.embedding, wanted / wanted.norm(), 2e-5)
 
 
 @pytest.mark.parametrize("arch", FAMILIES)
