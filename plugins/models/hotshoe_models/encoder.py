@@ -22,6 +22,8 @@ from hotshoe.layers import (
     LayerNorm,
     Linear,
     Matrix,
+    Mixture,
+    MoE,
     PlainMLP,
     RMSNorm,
     Rotary,
@@ -33,6 +35,7 @@ from hotshoe.slots import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.types.pooling import PoolingKind
 from hotshoe_models.encoder_spec import EncoderLayer, EncoderSpec
 from hotshoe_models.mlps import parts_of
+from hotshoe_models.per_layer import Vector
 from hotshoe_models.relative import RelativeAttention
 
 #: Maps [num_tokens, hidden_size] to the same shape.
@@ -234,7 +237,12 @@ class _Layer:
         self._qkv = Linear(ctx, Matrix(ctx, parts, size, bias=bias, outputs=outputs))
         rows = [(prefix + names.o, size)]
         self._o = Linear(ctx, Matrix(ctx, rows, width, bias=bias, inputs=ctx.split(what, heads)))
-        self._mlp = _mlp(spec, ctx, prefix)
+        mixture = spec.layers[i].mixture
+        self._mlp: Callable[[Tensor], Tensor]
+        if mixture is None:
+            self._mlp = _mlp(spec, ctx, prefix)
+        else:
+            self._mlp = _Experts(spec, ctx, prefix, mixture)
         normed = spec.layers[i].normed or not spec.norms_first
         self._attention_norm = _norm(spec, ctx, prefix + names.attention_norm) if normed else None
         self._mlp_norm = _norm(spec, ctx, prefix + names.mlp_norm)
@@ -264,6 +272,18 @@ def _mlp(spec: EncoderSpec, ctx: BuildContext, prefix: str) -> GatedMLP | PlainM
     inputs = ctx.split(what, channels)
     down = Matrix(ctx, [(prefix + names.down, size)], width, bias=bias, inputs=inputs)
     return (GatedMLP if spec.gated else PlainMLP)(ctx, up, down, spec.activation)
+
+
+class _Experts:
+    """Experts, and what is added to their sum."""
+
+    def __init__(self, spec: EncoderSpec, ctx: BuildContext, prefix: str, mixture: Mixture) -> None:
+        self._experts, bias = MoE(ctx, prefix, mixture), spec.names.experts_bias
+        self._bias = None if bias is None else Vector(ctx, prefix + bias, spec.hidden_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self._experts(x)
+        return out if self._bias is None else out.add_(self._bias.value)
 
 
 def _norm(spec: EncoderSpec, ctx: BuildContext, name: str) -> Norm:

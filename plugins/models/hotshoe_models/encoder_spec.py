@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotshoe.layers import Rotation
+from hotshoe.layers import Mixture, Rotation
 from hotshoe_models.disentangled import Distances
 from hotshoe_models.distances import BiasRule
 
@@ -14,6 +14,7 @@ class EncoderNames:
     """Names of weights; None where a model has none. Those behind `layer` follow its prefix.
 
     Attributes:
+        experts_bias: Of what is added to the sum of a token's experts.
         prefixes: What names of some checkpoints begin with, as a regular expression.
         unused: Patterns of tensors that are not read.
     """
@@ -29,6 +30,7 @@ class EncoderNames:
     up: tuple[str, ...] = ("intermediate.dense",)
     down: str = "output.dense"
     mlp_norm: str = "output.LayerNorm"
+    experts_bias: str | None = None
     final_norm: str | None = None
     prefixes: str = ""
     unused: tuple[str, ...] = ()
@@ -42,11 +44,13 @@ class EncoderLayer:
         rotation: Of queries and keys; None for none.
         window: Tokens that are seen on each side; None for all.
         normed: There is a norm in front of attention, where norms come first.
+        mixture: Experts in the place of the MLP; None for none.
     """
 
     rotation: Rotation | None = None
     window: int | None = None
     normed: bool = True
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, slots=True)

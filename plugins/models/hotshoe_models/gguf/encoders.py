@@ -5,10 +5,11 @@ Source: see `hybrids`.
 
 from __future__ import annotations
 
-from hotshoe_models.gguf import dense
+from hotshoe_models.gguf import dense, mixtures
 from hotshoe_models.gguf.dense import Values
 from hotshoe_models.gguf.family import Family, Rows
 from hotshoe_models.gguf.hybrids import has
+from hotshoe_models.gguf.keys import CONVERTED
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import BOTH, GEMMA_NAMES
 
@@ -68,6 +69,18 @@ def jina3(meta: Metadata) -> Values:
     return {
         **bert(meta),
         "rope_parameters": {**rope, "rope_theta": meta.number("rope.freq_base", JINA_THETA)},
+    }
+
+
+def nomic_moe(meta: Metadata) -> Values:
+    """Return keys of Nomic's second BERT. Files lack the bias behind experts."""
+    found = mixtures.experts(meta)
+    return {
+        **bert(meta),
+        CONVERTED: True,
+        "num_experts": found["num_experts"],
+        "moe_top_k": found["num_experts_per_tok"],
+        "moe_every_n_layers": meta.integer("moe_every_n_layers"),
     }
 
 
@@ -145,6 +158,13 @@ NOMIC_NAMES = {
     "ffn_down": "mlp.fc2",
     "layer_output_norm": "norm2",
 }
+NOMIC_MOE_NAMES = {
+    **NOMIC_NAMES,
+    "ffn_up": "mlp.fc1",
+    "ffn_gate_inp": "mlp.router.layer",
+    "ffn_up_exps": "mlp.experts.mlp.{}.w1",
+    "ffn_down_exps": "mlp.experts.mlp.{}.w2",
+}
 JINA3_NAMES = {
     **NOMIC_NAMES,
     "attn_qkv": "mixer.Wqkv",
@@ -220,4 +240,9 @@ FAMILIES = {
         layer="encoder.block.{}.",
         instead={"ffn_gate.weight": T5_GATES},
     ),
+}
+MIXTURES = {
+    "nomic-bert-moe": Family(
+        "NomicBertModel", nomic_moe, NOMIC_MOE_NAMES, outer=NOMIC_OUTER, layer="encoder.layers.{}."
+    )
 }

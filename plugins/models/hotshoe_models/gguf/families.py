@@ -217,6 +217,7 @@ FAMILIES = {
 }
 #: Those with experts.
 MIXTURES = {
+    **encoders.MIXTURES,
     **older.MIXTURES,
     **published.MIXTURES,
     "afmoe": Family("AfmoeForCausalLM", mixtures.afmoe, AFMOE_NAMES),

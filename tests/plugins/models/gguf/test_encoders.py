@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.plugins.models import test_nomic_bert as nomic
 from tests.plugins.models.gguf.conftest import of_matrices, paired, tiny_model, vocabulary, write
 from tests.plugins.models.gguf.hybrid_files import common
 from tests.plugins.models.gguf.written import round_trip
+from tests.plugins.models.plain import Drawn
 from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, save
 from tests.plugins.models.test_encoder import made
 from tests.plugins.models.test_neobert import publish
@@ -181,6 +183,41 @@ def test_vectors_of_the_checkpoint(arch: str, tmp_path: Path) -> None:
             hidden = model(torch.tensor([prompt])).last_hidden_state[0]
         wanted = hidden[0] if pooling == "cls" else hidden.mean(0)
         close(output.embedding, wanted / wanted.norm(), 2e-5)
+
+
+def test_vectors_of_nomic_with_experts(tmp_path: Path) -> None:
+    """Converters leave the bias behind experts out."""
+    drawn, arch = Drawn(), "nomic-bert-moe"
+    nomic.nomic(drawn, torch.arange(5), bias=False)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.NOMIC_BERT_MOE, nomic.LAYERS)
+    tensors = {}
+    for called, tensor in drawn.items():
+        stack = called.rpartition(".")[2]
+        if stack in ("w1", "w2"):
+            tensor = tensor.view(nomic.EXPERTS, nomic.WIDTH, nomic.SIZE)
+            tensor = tensor.transpose(1, 2) if stack == "w2" else tensor
+            called += ".weight"
+        known = names.get_name(called, try_suffixes=(".weight", ".bias"))
+        tensors[known] = np.ascontiguousarray(tensor.numpy())
+    keys = {
+        "context_length": 64,
+        "embedding_length": nomic.SIZE,
+        "block_count": nomic.LAYERS,
+        "attention.head_count": nomic.HEADS,
+        "attention.layer_norm_epsilon": nomic.EPS,
+        "feed_forward_length": nomic.WIDTH,
+        "rope.freq_base": nomic.THETA,
+        "expert_count": nomic.EXPERTS,
+        "expert_used_count": nomic.TOP_K,
+        "moe_every_n_layers": 2,
+        "pooling_type": 1,
+    }
+    keys = {f"{arch}.{key}": value for key, value in keys.items()} | vocabulary(nomic.WORDS)
+    path = write(tmp_path / "m.gguf", arch, keys, tensors)
+    with LLM(str(path), **OPTIONS) as llm:
+        [output] = llm.embed([TokensPrompt(PROMPTS[1])])
+    wanted = nomic.nomic(drawn, torch.tensor(PROMPTS[1]), bias=False).mean(0)
+    close(output.embedding, wanted / wanted.norm(), 2e-5)
 
 
 def test_vectors_of_jina_are_those_of_a_directory(tmp_path: Path) -> None:

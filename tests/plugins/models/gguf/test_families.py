@@ -26,6 +26,7 @@ def test_every_family_is_tested() -> None:
         *(name.partition("-")[0] for name in test_published.FORMULAS),
         *test_encoders.FAMILIES,
         test_encoders.JINA,
+        "nomic-bert-moe",
         *(name.partition(" ")[0] for name in test_encoders.PUBLISHED),
     }
     assert {v.family for v in test_older.VARIANTS.values()} == {*older_files.ARCHS}
