@@ -168,10 +168,13 @@ def _build(
     stretched: float = 1.0,
 ) -> Encoder:
     types, gated = count(config, "type_vocab_size"), names is NAMES
+    size, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    if head_dim(config) * heads != size:
+        raise refuse(config, "head_dim", f"has {size} channels for {heads} heads")
     spec = EncoderSpec(
         vocab_size=config.size("vocab_size"),
-        hidden_size=config.size("hidden_size"),
-        num_heads=config.size("num_attention_heads"),
+        hidden_size=size,
+        num_heads=heads,
         intermediate_size=config.size("intermediate_size"),
         layers=(EncoderLayer(_rotation(config, ctx, theta, stretched)),)
         * config.size("num_hidden_layers"),

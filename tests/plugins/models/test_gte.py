@@ -113,6 +113,7 @@ def test_an_unknown_task_of_jina_is_named(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"head_dim": 5}, "head_dim is 5"),
         ({"pack_qkv": False}, "is served with True"),
         ({"logn_attention_scale": True}, "is served with False"),
         ({"layer_norm_type": "rms_norm"}, "is served with 'layer_norm'"),
