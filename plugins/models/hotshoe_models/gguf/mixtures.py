@@ -29,7 +29,8 @@ def experts(meta: Metadata) -> Values:
         CheckpointError: Tensors hold other numbers of them, or there are none.
     """
     count, chosen = meta.integer("expert_count"), meta.integer("expert_used_count")
-    stacks = [info.shape[0] for name, info in meta.tensors.items() if name.endswith(STACK)]
+    found = (info.shape for name, info in meta.tensors.items() if name.endswith(STACK))
+    stacks = [shape[0] for shape in found if len(shape) > 1]  # Arctic's norms are called so, too
     if {*stacks} != {count}:
         raise meta.refuse(f"{meta.arch}.expert_count", "but tensors of experts hold another number")
     return {

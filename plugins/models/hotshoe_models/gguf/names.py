@@ -265,3 +265,24 @@ THINKER_NAMES = {
     "ffn_gate_inp": f"{_THINKER}primary_router",
     **{f"ffn_{part}_exps": f"{_THINKER}experts.{{}}.{part}" for part in ("gate", "up", "down")},
 }
+ARCTIC_NAMES = {
+    **MIXTRAL_NAMES,
+    "ffn_norm": "residual_layernorm",
+    "ffn_norm_exps": "post_attention_layernorm",
+    "ffn_gate": "residual_mlp.w1",
+    "ffn_up": "residual_mlp.w3",
+    "ffn_down": "residual_mlp.w2",
+}
+_GROK = "moe_block."
+GROK_NAMES = {
+    "attn_norm": "pre_attn_norm",
+    **{f"attn_{part}": f"attn.{part}_proj" for part in ("q", "k", "v")},
+    "attn_output": "attn.o_proj",
+    "attn_output_norm": "post_attn_norm",
+    "ffn_norm": "pre_moe_norm",
+    "ffn_gate_inp": f"{_GROK}gate",
+    "ffn_gate_exps": f"{_GROK}experts.{{}}.linear",
+    "ffn_up_exps": f"{_GROK}experts.{{}}.linear_v",
+    "ffn_down_exps": f"{_GROK}experts.{{}}.linear_1",
+    **dict.fromkeys(("layer_output_norm", "post_ffw_norm"), "post_moe_norm"),
+}

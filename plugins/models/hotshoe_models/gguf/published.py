@@ -15,9 +15,11 @@ from hotshoe_models.gguf.hybrids import has
 from hotshoe_models.gguf.keys import CONVERTED, NORMED_WORDS
 from hotshoe_models.gguf.metadata import Metadata
 from hotshoe_models.gguf.names import (
+    ARCTIC_NAMES,
     DEEPSEEK_NAMES,
     GPT2_NAMES,
     GPT2_OUTER,
+    GROK_NAMES,
     GROVE_NAMES,
     OPENELM_NAMES,
     OPENELM_OUTER,
@@ -33,6 +35,13 @@ ROTATED_LAYERS = 32
 MAX_BIAS = 8.0
 #: Of SmallThinker: so many layers have one without a window.
 THINKER_PERIOD = 4
+#: Of Grok 1: the keys of its factors, those of files, and its values.
+GROK_FACTORS = (
+    ("attn_output_multiplier", "attention.output_scale", 0.08838834764831845),
+    ("max_attn_value", "attn_logit_softcapping", 30.0),
+    ("embedding_multiplier_scale", "embedding_scale", 78.38367176906169),
+    ("output_multiplier_scale", "logit_scale", 0.5773502691896257),
+)
 _MADE: Values = {CONVERTED: True}
 
 
@@ -96,6 +105,24 @@ def plm(meta: Metadata) -> Values:
     return {**mixtures.latents(meta), "hidden_act": "relu2"}
 
 
+def arctic(meta: Metadata) -> Values:
+    """Every layer has experts beside its MLP, which is as wide as the residual."""
+    found = mixtures.experts(meta)
+    return {**found, "moe_layer_frequency": 1, "parallel_attn_mlp_res": True}
+
+
+def grok(meta: Metadata) -> Values:
+    """Return keys of Grok 1. Older files leave its factors out.
+
+    Raises:
+        CheckpointError: The file is one of Grok 2, which has an MLP beside experts.
+    """
+    if has(meta, "ffn_up.weight") or meta.number("final_logit_softcapping", 0.0):
+        raise meta.refuse("general.architecture", "which is read of Grok 1 alone")
+    factors = {ours: meta.number(own, default) for ours, own, default in GROK_FACTORS}
+    return {**mixtures.experts(meta), **factors}
+
+
 def grovemoe(meta: Metadata) -> Values:
     """Return Qwen 3's experts, and the sizes of groups of them and of the small ones."""
     small, group = "expert_chunk_feed_forward_length", "experts_per_group"
@@ -149,6 +176,8 @@ FAMILIES = {
     "refact": Family("GPTRefactForCausalLM", refact, REFACT_NAMES, **REFACT),
 }
 MIXTURES = {
+    "arctic": Family("ArcticForCausalLM", arctic, ARCTIC_NAMES, pairs=True),
+    "grok": Family("Grok1ModelForCausalLM", grok, GROK_NAMES),
     "grovemoe": Family("GroveMoeForCausalLM", grovemoe, GROVE_NAMES),
     "smallthinker": Family("SmallThinkerForCausalLM", smallthinker, THINKER_NAMES),
 }

@@ -12,6 +12,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tests.plugins.models import test_arctic as arctic
+from tests.plugins.models import test_grok as grok
 from tests.plugins.models import test_grovemoe as grove
 from tests.plugins.models import test_openelm as elm
 from tests.plugins.models import test_smallthinker as think
@@ -20,7 +22,7 @@ from tests.plugins.models.gguf.conftest import of_matrices, paired, vocabulary, 
 from tests.plugins.models.gguf.hybrid_files import common
 from tests.plugins.models.gguf.test_uneven import read
 from tests.plugins.models.gguf.written import assert_tokens, round_trip
-from tests.plugins.models.plain import KV_HEADS, SIZE, Drawn
+from tests.plugins.models.plain import KV_HEADS, SIZE, WIDTH, Drawn
 from tests.plugins.models.test_own_code import FACTOR, Sloped
 from tests.plugins.models.test_plamo1 import LLAMA, as_plamo
 from tests.plugins.models.test_plamo1 import published as plamo_names
@@ -192,11 +194,14 @@ def test_tokens_of_the_same_model(arch: str, tmp_path: Path, monkeypatch) -> Non
 
 
 class Formula(NamedTuple):
-    """What a file computes, its keys, and the type of its matrices."""
+    """What a file computes, its keys, the type of its matrices, names that the writer's package
+    knows, and whether rows of q and k lie in pairs."""
 
     computes: Callable[[Drawn, torch.Tensor], torch.Tensor]
     keys: dict[str, Any]
     kind: str
+    names: tuple[tuple[str, str], ...] = ()
+    pairs: bool = False
 
 
 EXPERTS = {
@@ -211,7 +216,44 @@ EXPERTS = {
     "feed_forward_length": think.WIDTH,
 }
 THINKER = {**EXPERTS, "expert_count": think.EXPERTS, "expert_used_count": think.TOP_K}
+OTHERS = {
+    **EXPERTS,
+    "feed_forward_length": WIDTH,
+    "expert_count": arctic.EXPERTS,
+    "expert_used_count": arctic.CHOSEN,
+}
 FORMULAS = {
+    "arctic": Formula(
+        partial(arctic.arctic, every=1, beside=True),
+        OTHERS,
+        "Q8_0",
+        (
+            (r"model\.layers\.(\d)\.post_attention_layernorm", r"blk.\1.ffn_norm_exps"),
+            (r"residual_layernorm", "post_attention_layernorm"),
+            (r"residual_mlp\.w1", "mlp.gate_proj"),
+            (r"residual_mlp\.w2", "mlp.down_proj"),
+            (r"residual_mlp\.w3", "mlp.up_proj"),
+        ),
+        pairs=True,
+    ),
+    "grok": Formula(
+        grok.grok,
+        {
+            **OTHERS,
+            "attention.output_scale": 0.5,
+            "attn_logit_softcapping": 2.0,
+            "embedding_scale": 3.0,
+            "logit_scale": 0.25,
+        },
+        "F32",
+        (
+            (r"\.attn\.", ".self_attn."),
+            ("moe_block", "block_sparse_moe"),
+            ("linear_v", "w3"),
+            ("linear_1", "w2"),
+            ("linear", "w1"),
+        ),
+    ),
     "grovemoe": Formula(
         grove.grove,
         {
@@ -237,29 +279,39 @@ FORMULAS = {
 
 def formula_file(path: Path, name: str, drawn: Drawn) -> Path:
     """Write what a formula has drawn as a converter would, with a tensor for all experts."""
-    arch, _, _ = name.partition("-")
-    known = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], LAYERS)
+    arch, (_, keys, kind, names, pairs) = name.partition("-")[0], FORMULAS[name]
+    # That of Arctic would change all that the process makes later.
+    constant = "LLAMA" if arch == "arctic" else arch.upper()
+    known = gguf.get_tensor_name_map(gguf.MODEL_ARCH[constant], LAYERS)
     stacks: dict[str, list[np.ndarray]] = {}
     for called, tensor in drawn.items():
-        if "expert_bias" not in called:
-            whole = re.sub(r"experts\.\d+\.", "experts.", called)
-            stacks.setdefault(whole, []).append(tensor.numpy())
+        if "expert_bias" in called:
+            continue
+        rows, heads = tensor.numpy(), {"q_proj": HEADS, "k_proj": KV_HEADS}
+        for part, count in heads.items():
+            rows = paired(rows, count) if pairs and part in called else rows
+        whole = re.sub(r"experts\.\d+\.", "experts.", called)
+        for own, written in names:
+            whole = re.sub(own, written, whole)
+        stacks.setdefault(whole, []).append(rows)
     tensors = {
-        known.get_name(whole, try_suffixes=(".weight",)): np.stack(parts) if parts[1:] else parts[0]
+        known.get_name(whole, try_suffixes=(".weight",)) or whole: np.stack(parts)
+        if parts[1:]
+        else parts[0]
         for whole, parts in stacks.items()
     }
-    keys = {f"{arch}.{key}": value for key, value in FORMULAS[name].keys.items()}
-    return write(path, arch, keys | vocabulary(VOCAB), tensors, of_matrices(FORMULAS[name].kind))
+    keys = {f"{arch}.{key}": value for key, value in keys.items()}
+    return write(path, arch, keys | vocabulary(VOCAB), tensors, of_matrices(kind))
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_tokens_of_the_formula(name: str, tmp_path: Path) -> None:
-    computes, _, kind = FORMULAS[name]
+    computes, kind = FORMULAS[name].computes, FORMULAS[name].kind
     drawn = Drawn()
     computes(drawn, torch.arange(5))
     path = formula_file(tmp_path / "m.gguf", name, drawn)
     for called, tensor in drawn.items():
-        routers = "router" in called or "mlp.gate." in called
+        routers = any(part in called for part in ("router", "mlp.gate.", "moe.gate."))
         if tensor.dim() > 1 and kind != "F32" and not routers:
             drawn[called] = round_trip(tensor, kind)
     prompt = [random.randrange(3, VOCAB) for _ in range(9)]
@@ -285,6 +337,11 @@ KEYS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("arch", "changed", "said"),
     [
+        (
+            "grok",
+            {"expert_count": 6, "final_logit_softcapping": 50.0},
+            "which is read of Grok 1 alone",
+        ),
         ("grovemoe", {"expert_count": 6}, "expert_used_count is missing, but must be a positive"),
         (
             "grovemoe",
