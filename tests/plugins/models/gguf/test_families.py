@@ -1,5 +1,9 @@
 """Names of architectures and tensors in files."""
 
+import re
+from pathlib import Path
+
+import gguf
 from tests.plugins.models.gguf import (
     hybrid_files,
     older_files,
@@ -31,3 +35,13 @@ def test_every_family_is_tested() -> None:
     }
     assert {v.family for v in test_older.VARIANTS.values()} == {*older_files.ARCHS}
     assert written | older | {"deci"} == {*FAMILIES, *MIXTURES}
+
+
+def test_the_page_names_all_that_is_read_and_all_that_is_refused() -> None:
+    page = Path(__file__).parents[4] / "docs/how-to/run-a-gguf-file.md"
+    table, _, refused = page.read_text(encoding="utf-8").partition("These are refused:")
+    refused = refused.partition("##")[0]
+    read = {*FAMILIES, *MIXTURES}
+    assert read <= {*re.findall(r"`([\w.-]+)`", table)}
+    others = {*gguf.MODEL_ARCH_NAMES.values()} - read
+    assert others <= {*re.findall(r"`([\w.-]+)`", refused)}
