@@ -1,5 +1,5 @@
 """Norms of q and k before rotation that slots of attention do not know: RMS norms over all heads,
-and layer norms of each head."""
+layer norms of each head, and RMS norms whose weights are each head's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hotshoe.layers import BuildContext, DividedRMSNorm, LayerNorm, Section, Split
+from hotshoe.layers import BuildContext, DividedRMSNorm, LayerNorm, RMSNorm, Section, Split
 from hotshoe.layers.weights import Place
 from hotshoe_models.spec import DecoderSpec
 
@@ -31,7 +31,7 @@ def before_heads(
         elif kind == "shared":
             norms.append(SharedNorm(spec, ctx, prefix + name, split))
         else:
-            norms.append(OwnNorms(spec, ctx, prefix + name, heads, split))
+            norms.append(OwnNorms(spec, ctx, prefix + name, heads, split, rms=kind == "own_rms"))
 
     def apply(qkv: Tensor) -> None:
         """Overwrite q and k in qkv [num_tokens, all channels]."""
@@ -56,11 +56,12 @@ class SharedNorm:
 
 
 class OwnNorms:
-    """A layer norm of each head with weights of its own, without biases.
+    """A layer norm of each head with weights of its own, without biases; or an RMS norm.
 
     Args:
         name: Of the tensor with all weights [heads, head_dim]; with {} of each head's tensor.
         flat: It is [heads * head_dim].
+        rms: The norm is of the root of mean squares.
     """
 
     def __init__(
@@ -71,13 +72,15 @@ class OwnNorms:
         heads: int,
         split: Split,
         flat: bool = False,
+        rms: bool = False,
     ) -> None:
         self.size, self._dim = split.size, spec.head_dim
-        self._norm = LayerNorm(ctx, name, spec.head_dim, spec.norm_eps, weighted=False)
+        plain = LayerNorm(ctx, name, spec.head_dim, spec.norm_eps, weighted=False)
+        self._norm = RMSNorm(ctx, None, spec.head_dim, spec.norm_eps) if rms else plain
         self.weight = torch.ones(self.size, device=ctx.device, dtype=ctx.torch_dtype)
         first = split.ranges[0][0] // self._dim
         own = range(first, first + self.size // self._dim)
-        holder = ctx.holder("layer_norm", self._norm.spec, ctx.dtype, self)
+        holder = ctx.holder("layer_norm", plain.spec, ctx.dtype, self)
         if "{}" in name:
             for at, head in enumerate(own):
                 place = Place(holder, "weight", (at * self._dim, (at + 1) * self._dim), ())
@@ -100,4 +103,6 @@ class OwnNorms:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize each head of [num_tokens, size] into a new tensor."""
-        return self._norm(x.reshape(-1, self._dim)).view(x.shape) * self.weight
+        normed = self._norm(x.reshape(-1, self._dim))
+        assert isinstance(normed, Tensor)
+        return normed.view(x.shape) * self.weight

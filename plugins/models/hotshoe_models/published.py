@@ -137,7 +137,9 @@ def build_internlm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 
 def build_internlm2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build InternLM2ForCausalLM; as a part of InternVL its output matrix has another prefix."""
+    """Build InternLM2ForCausalLM; as a part of InternVL its output matrix has another prefix, and
+    of Mono-InternVL (InternLM2VEForCausalLM) it has further MLPs, for images."""
+    ctx.weights.ignore([r"\.feed_forward_ve\."], "MLPs of images: requests with images are refused")
     ctx.weights.rename(r"^model\.output\.", "output.")
     config = with_defaults(config, {**LLAMA, "vocab_size": 103168, "bias": False})
     bias = flag(config, "bias")

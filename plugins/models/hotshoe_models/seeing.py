@@ -159,6 +159,7 @@ for _name in ("InstructBlip", "InstructBlipVideo"):
     }
 COMPOSITES["InternVLChatModel"] = {
     "internlm2": "InternLM2ForCausalLM",
+    "internlm2ve": "InternLM2VEForCausalLM",
     **COMPOSITES["InternVLForConditionalGeneration"],
 }
 COMPOSITES["Ernie4_5_VL_MoeForConditionalGeneration"] = COMPOSITES[  # as it was called first

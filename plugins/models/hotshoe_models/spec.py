@@ -41,7 +41,7 @@ class WeightNames:
         late_qk_norm: They come behind rotation.
         layer_qk_norm: They are layer norms: "shared" by all heads, with a bias, or with "own"
             weights of each head, without; the names of tensors that hold one head's have {} for
-            its index. None for RMS norms.
+            its index. "own_rms" for RMS norms with such weights; None for those that heads share.
         sinks: Logits, one a head, that join the softmax's denominator; None for none.
         input_norm: The norm in front of attention; None for none, as in OLMo 2.
         mlp_norm: The norm after attention's residual addition; None for none. In a parallel decoder

@@ -48,10 +48,18 @@ class Drawn(dict[str, Tensor]):
         """Multiply [n, columns] by a matrix without bias."""
         return x @ self.of(f"{name}.weight", rows, x.shape[-1]).T
 
-    def norm(self, x: Tensor, name: str, around: float = 1.0, offset: float = 0.0) -> Tensor:
+    def norm(
+        self,
+        x: Tensor,
+        name: str,
+        around: float = 1.0,
+        offset: float = 0.0,
+        weight: str | None = None,
+    ) -> Tensor:
         """Norm the last axis by its root of mean squares."""
-        weight = self.of(f"{name}.weight", x.shape[-1], around=around) + offset
-        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
+        name = f"{name}.weight" if weight is None else weight
+        factor = self.of(name, x.shape[-1], around=around) + offset
+        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * factor
 
     def mlp(
         self,

@@ -76,6 +76,16 @@ def internlm2(tensors: Tensors, layers: int = LAYERS, kv_heads: int = KV_HEADS) 
     )
 
 
+def mono(tensors: Tensors) -> Tensors:
+    """Every layer has another MLP, for images."""
+    found = internlm2(tensors)
+    return found | {
+        name.replace("feed_forward", "feed_forward_ve"): torch.randn_like(tensor)
+        for name, tensor in found.items()
+        if "feed_forward" in name
+    }
+
+
 def qwen(tensors: Tensors) -> Tensors:
     mlp = ("mlp.gate_proj", "mlp.w2"), ("mlp.up_proj", "mlp.w1"), ("mlp.down_proj", "mlp.c_proj")
     tensors = stacked(tensors, "attn.c_attn")
@@ -137,6 +147,7 @@ FAMILIES: dict[str, Family] = {
         {**USUAL, "rope_theta": 90.0, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
         internlm2,
     ),
+    "InternLM2VEForCausalLM": ("Llama", {}, USUAL, mono),
     "OrionForCausalLM": (
         "StableLm",
         {"partial_rotary_factor": 1.0, "use_qkv_bias": False, "layer_norm_eps": 1e-6},

@@ -1,0 +1,82 @@
+"""openPangu Ultra MoE 718B: DeepSeek-V3's shape with keys of its own, routers without groups, and
+norms on both sides of each block.
+
+Sources: the code and the configuration class beside these checkpoints.
+"""
+
+from dataclasses import replace
+
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe.slots import RouterSpec
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.deepseek import SHARED, latent_spec, with_mixtures
+from hotshoe_models.mixtures import with_expert_defaults
+from hotshoe_models.published import respelled
+from hotshoe_models.values import count, flag, number, refuse, unused_layers
+
+KEYS = {
+    "attention_q_lora_dim": "q_lora_rank",
+    "attention_kv_lora_dim": "kv_lora_rank",
+    "attention_qk_dim": "qk_nope_head_dim",
+    "attention_qk_rope_dim": "qk_rope_head_dim",
+    "attention_v_dim": "v_head_dim",
+    "num_routed_experts": "n_routed_experts",
+    "num_shared_experts": "n_shared_experts",
+    "num_dense_layers": "first_k_dense_replace",
+    "num_mtp_layers": "num_nextn_predict_layers",
+}
+DEFAULTS = {
+    **SHARED,
+    "vocab_size": 153600,
+    "hidden_size": 7680,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 25_600_000.0,
+    "rope_interleave": True,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "router_enable_expert_bias": False,
+    "sandwich_norm": False,
+    "num_nextn_predict_layers": 1,
+}
+#: What later models of the same class have.
+LATER = ("param_sink_number", "use_mhc", "use_mome", "index_topk", "sliding_window")
+LATER += ("sliding_window_list", "block_post_layernorm_idx")
+
+
+def build_ultra(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build PanguUltraMoEForCausalLM."""
+    config = with_expert_defaults(respelled(config, KEYS), DEFAULTS)
+    for key in LATER:
+        if config.get(key):
+            raise refuse(config, key, "is served without it")
+    dense = count(config, "first_k_dense_replace")
+    spec = with_mixtures(config, latent_spec(config, ctx), _router, lambda i: i >= dense)
+    if flag(config, "sandwich_norm"):
+        names = replace(
+            spec.names,
+            post_attention_norm="post_attention_layernorm",
+            mlp_norm="pre_mlp_layernorm",
+            post_mlp_norm="post_mlp_layernorm",
+        )
+        spec = replace(spec, names=names)
+    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+
+
+def _router(config: ModelConfig) -> RouterSpec:
+    return RouterSpec(
+        "sigmoid",
+        renormalize=flag(config, "norm_topk_prob"),
+        scale=number(config, "routed_scaling_factor"),
+        correction=flag(config, "router_enable_expert_bias"),
+    )
