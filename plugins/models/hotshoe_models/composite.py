@@ -21,7 +21,7 @@ from hotshoe_models.seeing import BY_VERSION, COMPOSITES, FLAT
 #: How names of the other parts begin.
 OTHERS = (
     r"^(?:model\.|backbone\.)?(?:visual|vision_tower|vision_backbone|vision_model|vision_embedder|vision_encoder|audio|audio_tower|audio_encoder|audio_adapter|embed_vision|embed_audio"
-    r"|multi_modal_projector|mm_projector|connector|merger|patch_merge_mlp|vit_large_projector|vision_adapter|vision_projection"
+    r"|multi_modal_projector|mm_projector|connector|merger|patch_merge_mlp|vit_large_projector|vit_downsampler2?|vision_adapter|vision_projection"
     r"|projector|vision_projector|aligner|visual_embeddings_table|video_tower|image_tower|vqmodel|generation_\w+|high_res_vision_\w+"
     r"|encoder|layerwise_projectors|spatial_projectors|mlp1|sound_encoder|sound_projection|resampler_model|vit|perceive|patch_merger|talker|code2wav|token2wav"
     r"|acoustic_tokenizer_encoder|semantic_tokenizer_encoder|audio_adaptor|qformer|language_projection|word_timestamp_\w+"

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from hotshoe.layers import (
-    Attention,
     BuildContext,
     ForwardBatch,
     Linear,
@@ -21,7 +20,6 @@ from hotshoe.layers import (
     Rotary,
     Rotation,
     StateSpace,
-    stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.blocks import BlockMixer
@@ -33,11 +31,11 @@ from hotshoe_models.head_norms import before_heads
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.memory import MemoryMixer
 from hotshoe_models.mlps import build_mlp
+from hotshoe_models.narrow import NarrowMixer
 from hotshoe_models.projections import (
-    attention_spec,
+    build_attention,
     changes_values,
     o_matrix,
-    qk_norm_of,
     qkv_matrix,
 )
 from hotshoe_models.recurrent import RecurrentMixer
@@ -103,20 +101,6 @@ class AttentionMixer:
         """Scale [num_tokens, channels] by gates of channels or of heads, [num_tokens, gates]."""
         wide = functional.softplus(gates.float()) if self._softplus else torch.sigmoid(gates)
         return (out.view(*gates.shape, -1) * wide.to(out.dtype)[..., None]).view_as(out)
-
-
-def build_attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
-    """Build a layer's attention, which asks for a cache."""
-    layer, names, prefix = spec.layers[i], spec.names, spec.names.layer.format(i)
-    return Attention(
-        ctx,
-        attention_spec(spec, ctx, i),
-        rotaries[layer.rotation] if layer.rotation is not None else None,
-        qk_norm=qk_norm_of(spec, i),
-        sinks=None if names.sinks is None or not layer.sinks else prefix + names.sinks,
-        kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
-        chunk=layer.chunk,
-    )
 
 
 class StateMixer:
@@ -212,5 +196,6 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "compressed": CompressedMixer,
     "blocks": BlockMixer,
     "differential": DifferentialMixer,
+    "narrow": NarrowMixer,
     "mlp": MlpMixer,
 }

@@ -15,7 +15,8 @@ from hotshoe.layers import BuildContext, ForwardBatch, Rotary, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder, Layer
 from hotshoe_models.llama import SHAPE
-from hotshoe_models.mixers import AttentionMixer, build_attention
+from hotshoe_models.mixers import AttentionMixer
+from hotshoe_models.projections import build_attention
 from hotshoe_models.spec import DecoderSpec, WeightNames
 from hotshoe_models.values import (
     FULL,

@@ -5,9 +5,19 @@ Asked while a model is built, for layers that are composed and for those that ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from hotshoe.layers import BuildContext, Matrix, QkNorm, Section
+from hotshoe.layers import (
+    Attention,
+    BuildContext,
+    Matrix,
+    QkNorm,
+    Rotary,
+    Rotation,
+    Section,
+    stored_kv_scales,
+)
 from hotshoe.slots import AttentionSpec
 from hotshoe_models.head_rows import in_checkpoint, with_gates
 from hotshoe_models.mlps import parts_of
@@ -90,3 +100,19 @@ def qk_norm_of(spec: DecoderSpec, i: int) -> QkNorm | None:
         norm = QkNorm(spec.norm_eps, (first, second), spec.norm_offset, names.late_qk_norm)
     assert norm is None or layer.temperature is None, "a norm would undo the temperature"
     return norm
+
+
+def build_attention(
+    spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Mapping[Rotation, Rotary]
+) -> Attention:
+    """Build a layer's attention, which asks for a cache."""
+    layer, names, prefix = spec.layers[i], spec.names, spec.names.layer.format(i)
+    return Attention(
+        ctx,
+        attention_spec(spec, ctx, i),
+        rotaries[layer.rotation] if layer.rotation is not None else None,
+        qk_norm=qk_norm_of(spec, i),
+        sinks=None if names.sinks is None or not layer.sinks else prefix + names.sinks,
+        kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
+        chunk=layer.chunk,
+    )

@@ -125,6 +125,7 @@ COMPOSITES |= {
     "Phi3VForCausalLM": {"phi3_v": "Phi3ForCausalLM"},
     "RForConditionalGeneration": {"qwen3": "Qwen3ForCausalLM"},
     "SkyworkR1VChatModel": {"qwen2": "Qwen2ForCausalLM"},
+    "Step3VLForConditionalGeneration": {"step3_text": "Step3TextForCausalLM"},
     "TarsierForConditionalGeneration": {
         "llama": "LlamaForCausalLM",
         "qwen2": "Qwen2ForCausalLM",

@@ -380,6 +380,7 @@ class DecoderSpec:
         value_norm: Each head's values are normed, without a weight.
         v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
         value_scale: Factor on values.
+        q_dim: Of mixer "narrow": size of the normed latents that q is made of; else None.
         qkv_limit: Channels of q, k and v go no farther from 0, behind wide norms; None for none.
         per_layer, streams: Of decoders whose layers have inputs of their own.
         state, selective, delta, conv, recurrent, memory: Of mixers with states.
@@ -437,6 +438,7 @@ class DecoderSpec:
     value_norm: bool = False
     v_head_dim: int | None = None
     value_scale: float = 1.0
+    q_dim: int | None = None
     qkv_limit: float | None = None
     per_layer: PerLayerSpec | None = None
     streams: StreamSpec | None = None

@@ -191,7 +191,7 @@ def _respelled(config: ModelConfig) -> ModelConfig:
     config = with_expert_defaults(replace(config, values=values), DEFAULTS)
     values, count = dict(config.values), config.size("num_hidden_layers")
     if values["mlp_layer_types"] is None:
-        values["mlp_layer_types"] = _sparse(config, count)
+        values["mlp_layer_types"] = listed_experts(config, count)
     for key in LISTS:
         if isinstance(values.get(key), list):
             if behind := values[key][count:]:
@@ -209,7 +209,7 @@ def _respelled(config: ModelConfig) -> ModelConfig:
     return replace(config, values=values)
 
 
-def _sparse(config: ModelConfig, count: int) -> list[str]:
+def listed_experts(config: ModelConfig, count: int) -> list[str]:
     """Return which layers have experts: those that `moe_layers_enum` lists, or all from 3 on.
 
     Behind them, the list says it of layers that predict further tokens.
