@@ -16,7 +16,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model
 from hotshoe.models.composites import KEY, TEXT_NAMES
 from hotshoe_models.plugin import ARCHITECTURES, CLASSIFIERS
-from hotshoe_models.seeing import BY_VERSION, COMPOSITES, FLAT
+from hotshoe_models.seeing import BEGINNINGS, BY_VERSION, COMPOSITES, FLAT
 
 #: How names of the other parts begin.
 OTHERS = (
@@ -25,7 +25,7 @@ OTHERS = (
     r"|projector|vision_projector|aligner|visual_embeddings_table|video_tower|image_tower|vqmodel|generation_\w+|high_res_vision_\w+"
     r"|encoder|layerwise_projectors|spatial_projectors|mlp1|sound_encoder|sound_projection|resampler_model|vit|perceive|patch_merger|talker|code2wav|token2wav"
     r"|acoustic_tokenizer_encoder|semantic_tokenizer_encoder|audio_adaptor|qformer|language_projection|word_timestamp_\w+"
-    r"|vision_embed_tokens|visual_tokenizer|vte|vision|vpm|resampler|apm|audio_projection_layer|tts)\."
+    r"|vision_embed_tokens|visual_tokenizer|vte|vision|vpm|resampler|apm|audio_projection_layer|tts|sam_model|vision_embedding|mlp_AR|audio_projector)\."
     r"|^(?:model\.)?(?:image_newline|view_sep\w+|high_res_vision_alpha|query_tokens)$"
 )
 WHY = "the parts that see or hear: requests with images or audio are refused"
@@ -73,6 +73,8 @@ def _of_version(config: ModelConfig, known: Mapping[str, str]) -> str:
 
 def _built(config: ModelConfig, ctx: BuildContext, name: str) -> Model:
     """Build the text part as one of an architecture."""
+    if config.architecture in BEGINNINGS:
+        ctx.weights.rename(BEGINNINGS[config.architecture], "")
     for pattern, replacement in TEXT_NAMES:
         ctx.weights.rename(f"^{pattern}", replacement)
     ctx.weights.ignore([OTHERS], WHY)

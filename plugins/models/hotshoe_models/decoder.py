@@ -17,6 +17,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, Embedding, ForwardBatch, Logits, Rotary, Rotation, learned
 from hotshoe.models.base import CLASSIFY, EMBED, GENERATE, TOKEN_CLASSIFY, DraftHead
 from hotshoe.slots import Quantized
+from hotshoe.types.pooling import PoolingKind
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
 from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm, plain_norm, post_norm
@@ -34,13 +35,15 @@ class DenseDecoder:
 
     Attributes:
         draft_head: See `hotshoe.models.base.DraftingModel`; builders of families set it.
-        classify, step_token: Make logits of classes, of tokens that end steps. Builders set them.
+        classify, class_pooling, step_token: What makes logits of classes, the state that it reads,
+            and the token that ends steps. Builders set them.
         layers: Of this stage, or one that is the whole step; heads may put something before one.
         num_layers: Those of all stages.
     """
 
     draft_head: DraftHead | None = None
     classify: Callable[[Tensor], Tensor] | None = None
+    class_pooling: PoolingKind = "last"
     step_token: int | None = None
     layers: list[Layer | Whole]
 

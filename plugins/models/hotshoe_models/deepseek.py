@@ -92,8 +92,6 @@ EXPERTS = MoeNames()
 def build_v2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build DeepseekV2ForCausalLM."""
     config = with_expert_defaults(config, V2_DEFAULTS)
-    if config.get("use_mla") is False:  # as of small models that see
-        raise refuse(config, "use_mla", "has latent attention")
     interleaved = {**config.values, "rope_interleave": True}
     spec = latent_spec(replace(config, values=interleaved), ctx)
     spec = replace(spec, mlp_bias=flag(config, "mlp_bias"))

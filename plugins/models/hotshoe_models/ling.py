@@ -10,12 +10,19 @@ from typing import Any
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
-from hotshoe_models import sarvam
+from hotshoe_models import deepseek, sarvam
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.llama import SHAPE
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.spec import WeightNames
-from hotshoe_models.values import count, decoder_spec, flag, layer_specs, refuse
+from hotshoe_models.values import (
+    count,
+    decoder_spec,
+    flag,
+    layer_specs,
+    refuse,
+    with_defaults,
+)
 
 DEEPSEEK_DEFAULTS = {
     **SHAPE,
@@ -44,6 +51,8 @@ DEFAULTS = {
     "use_qkv_bias": False,
     "use_bias": True,
 }
+#: The only values served of options of DeepSeek V2 without latents.
+PLAIN = {"topk_method": "greedy", "routed_scaling_factor": 1.0, "scoring_func": "softmax"}
 NAMES = WeightNames(qkv=("self_attn.query_key_value",))
 
 
@@ -52,6 +61,16 @@ def build_deepseek(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = with_expert_defaults(config, DEEPSEEK_DEFAULTS)
     bias = flag(config, "attention_bias")
     return _decoder(config, ctx, "n_routed_experts", "n_shared_experts", qkv_bias=bias, o_bias=bias)
+
+
+def build_deepseek_v2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build DeepseekV2ForCausalLM. Small text parts of models that see have no latents."""
+    if config.get("use_mla", True) is not False:
+        return deepseek.build_v2(config, ctx)
+    for key, value in PLAIN.items():
+        if config.get(key, value) != value:
+            raise refuse(config, key, f"is served with {value} where it has no latents")
+    return build_deepseek(with_defaults(config, {"n_shared_experts": 2}), ctx)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

@@ -19,9 +19,13 @@ from torch.nn.functional import normalize
 
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
+from hotshoe.models.base import CLASSIFY
+from hotshoe.models.pooling import read_classifier
 from hotshoe.slots import Alibi
+from hotshoe.types.pooling import PoolingKind
 from hotshoe_models import falcon, stablelm
 from hotshoe_models.bidirectional import as_encoder
+from hotshoe_models.classify import Score
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.gguf.keys import CONVERTED, NORMED_WORDS
 from hotshoe_models.gpt2 import DEFAULTS as GPT2
@@ -100,6 +104,8 @@ FALCON_KEYS = {
     "n_head_kv": "num_kv_heads",
 }
 STABLELM_KEYS = {"norm_eps": "layer_norm_eps", "rope_pct": "partial_rotary_factor"}
+#: States that classes are read of, as files of bidirectional Llamas call them.
+RANKED: dict[str, PoolingKind] = {"avg": "mean", "cls": "cls", "last": "last"}
 #: Of rotation, where a family's code has no other; and of heads for which it can be stretched.
 BASE, MIN_DIM = 10_000.0, 4
 
@@ -114,6 +120,22 @@ def build_bidirectional(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build LlamaBidirectionalModel, an encoder."""
     config = with_defaults(config, LLAMA)
     return as_encoder(llama_spec(config, layer_specs(config, ctx)), ctx)
+
+
+def build_bidirectional_ranker(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build LlamaBidirectionalForSequenceClassification: the encoder, and classes of its states'
+    mean, or of another of them. Logits are divided by a temperature."""
+    config = with_defaults(config, {"pooling": "avg", "temperature": 1.0})
+    pooling, temperature = config.get("pooling"), number(config, "temperature")
+    if not isinstance(pooling, str) or pooling not in RANKED:
+        raise refuse(config, "pooling", f"knows only {', '.join(RANKED)}")
+    model = build_bidirectional(replace(config, architecture="LlamaBidirectionalModel"), ctx)
+    shape = len(read_classifier(config).labels), model.hidden_size
+    score = Score(ctx, "score.weight", shape)
+    model.classify = lambda hidden: score(hidden).div_(temperature)
+    model.class_pooling = RANKED[pooling]
+    model.tasks = model.tasks | {CLASSIFY}
+    return model
 
 
 def build_falcon(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

@@ -36,7 +36,7 @@ QWEN_NAMES = WeightNames(
     o="attn.c_proj",
     gate_up=("mlp.w2", "mlp.w1"),
     down="mlp.c_proj",
-    unused=(r"\.rotary_emb\.inv_freq$",),
+    unused=(r"\.rotary_emb\.inv_freq$", r"^transformer\.visual\."),
 )
 EXAONE_NAMES = replace(
     QWEN_NAMES,
@@ -85,7 +85,7 @@ GLM_NAMES = WeightNames(
     o="self_attention.dense",
     gate_up=("mlp.dense_h_to_4h",),
     down="mlp.dense_4h_to_h",
-    unused=(r"\.rotary_pos_emb\.inv_freq$",),
+    unused=(r"\.rotary_pos_emb\.inv_freq$", r"^transformer\.vision\."),
 )
 GLM_KEYS = {
     "num_layers": "num_hidden_layers",
@@ -154,7 +154,10 @@ def build_orion(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 
 def build_qwen(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build QWenLMHeadModel. Beyond `seq_length` its code rotates and scales by a text's length."""
+    """Build QWenLMHeadModel, also as the text part of Qwen-VL.
+
+    Beyond `seq_length` its code rotates and scales by a text's length.
+    """
     config = with_defaults(respelled(config, QWEN_KEYS), QWEN_DEFAULTS)
     changing = [key for key in ("use_dynamic_ntk", "use_logn_attn") if config.get(key) is True]
     if changing and ctx.max_model_len > config.size("seq_length"):
@@ -188,7 +191,8 @@ def build_minicpm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 
 def build_chatglm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build ChatGLMModel and ChatGLMForConditionalGeneration, which rotate half of each head."""
+    """Build ChatGLMModel and ChatGLMForConditionalGeneration, which rotate half of each head, also
+    as the text part of GLM-4V."""
     config = with_defaults(respelled(config, GLM_KEYS), GLM_DEFAULTS)
     own: dict[str, Any] = {"partial_rotary_factor": 0.5}
     own["rope_theta"] = BASE * number(config, "rope_ratio")

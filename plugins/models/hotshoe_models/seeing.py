@@ -93,6 +93,7 @@ COMPOSITES = {
 #: Those of classes whose code is published beside their checkpoints.
 COMPOSITES |= {
     "BeeForConditionalGeneration": {"qwen3": "Qwen3ForCausalLM"},
+    "DeepseekOCRForCausalLM": {"deepseek_v2": "DeepseekV2ForCausalLM"},
     "DeepseekVLV2ForCausalLM": {"deepseek_v2": "DeepseekV2ForCausalLM"},
     "DotsOCRForCausalLM": {"dots_ocr": "Qwen2ForCausalLM"},
     "H2OVLChatModel": {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM"},
@@ -101,9 +102,13 @@ COMPOSITES |= {
         "qwen3": "Qwen3ForCausalLM",
         "qwen3_moe": "Qwen3MoeForCausalLM",
     },
+    "IsaacForConditionalGeneration": {"qwen3": "Qwen3VLTextModel"},
+    "KeyeForConditionalGeneration": {"Keye": "Qwen3VLTextModel"},
+    "KeyeVL1_5ForConditionalGeneration": {"KeyeVL1_5": "Qwen3VLTextModel"},
     "KimiVLForConditionalGeneration": KIMI,
     "Llama_Nemotron_Nano_VL": {"llama": "LlamaForCausalLM"},
     "MantisForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "MiDashengLMModel": {"qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel"},
     "MiniCPMO": {"2.6": "Qwen2ForCausalLM", "4.5": "Qwen3ForCausalLM"},
     "MiniCPMV": {
         "2.0": "MiniCPMForCausalLM",
@@ -173,8 +178,13 @@ FLAT = frozenset(
         "Dots3NoteForConditionalGeneration",
         "DotsOCRForCausalLM",
         "Glm5NextForConditionalGeneration",
+        "IsaacForConditionalGeneration",
+        "KeyeForConditionalGeneration",
+        "KeyeVL1_5ForConditionalGeneration",
         "Phi3VForCausalLM",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
     }
 )
+#: How names of the text part begin, of classes that have their own word for it.
+BEGINNINGS = {"MiDashengLMModel": r"^decoder\."}

@@ -183,6 +183,14 @@ OWN_FORMS = {
         "model.language_model.",
         "model.vision_tower.x.weight",
     ),
+    "IsaacForConditionalGeneration": ({}, "model.text_model.", "model.vision_embedding.1.weight"),
+    "KeyeForConditionalGeneration": ({}, "model.", "mlp_AR.linear_1.weight"),
+    "KeyeVL1_5ForConditionalGeneration": ({}, "model.", "visual.vision_model.x.weight"),
+    "MiDashengLMModel": (
+        {"text_config": "qwen2_5_omni_text"},
+        "decoder.model.",
+        "audio_projector.net.0.weight",
+    ),
     "MiniCPMV": ({"version": 2.6}, "llm.model.", "resampler.kv_proj.weight"),
     "OpenCUAForConditionalGeneration": (
         {"text_config": "qwen2"},
@@ -213,15 +221,6 @@ def test_forms_of_published_code_are_read(name, selector_context):
     for own in (f"{prefix}norm.weight", f"{head}.weight"):
         assert ctx.weights.wants(ctx.weights.known_as(own)), own
     assert not ctx.weights.wants(ctx.weights.known_as(other))
-
-
-def test_attention_without_latents_is_refused(selector_context):
-    values = {"language_config": {"model_type": "deepseek_v2", "use_mla": False, **TEXT}}
-    name = "DeepseekVLV2ForCausalLM"
-    known = text_values({"architectures": [name], **values})
-    config = ModelConfig(Path("model"), name, known, "float32", 16, ())
-    with pytest.raises(CheckpointError, match=r"use_mla is False, but .* has latent attention"):
-        build(config, selector_context)
 
 
 def test_a_version_that_is_not_known_is_named(selector_context):

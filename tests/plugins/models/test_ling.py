@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from tests.plugins.models.conftest import EXPERTS, GROUPS, UNTIED
 from tests.plugins.models.test_published import (
     DIM,
@@ -26,6 +27,13 @@ def plain_shared(tensors: Tensors) -> Tensors:
         if "shared_expert_gate" not in name and not re.search("_proj.bias$", name):
             found[name.replace("shared_expert.", "shared_experts.")] = tensor
     return found
+
+
+def seeing(tensors: Tensors) -> Tensors:
+    """Add what DeepSeek-OCR sees with."""
+    parts = ("sam_model.neck.0.weight", "vision_model.x.weight", "projector.layers.bias")
+    parts += ("image_newline", "view_seperator")
+    return plain_shared(tensors) | {f"model.{part}": torch.ones(3) for part in parts}
 
 
 LING = (
@@ -54,7 +62,30 @@ MIXTURE = {
     **UNTIED,
 }
 SHARED = {"moe_intermediate_size": 40, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
+#: As DeepSeek-OCR has it, whose text part says nothing of its family.
+OCR = {
+    **USUAL,
+    **SHARED,
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "use_mla": False,
+    "kv_lora_rank": None,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 0,
+    "qk_rope_head_dim": 0,
+    "v_head_dim": 0,
+    "topk_method": "greedy",
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+}
 FAMILIES: dict[str, Family] = {
+    "DeepseekOCRForCausalLM": (
+        "Qwen2Moe",
+        MIXTURE,
+        {"model_type": "deepseek_vl_v2", "language_config": OCR, "vision_config": {}, **OCR},
+        seeing,
+    ),
     "DeepseekForCausalLM": (
         "Qwen2Moe",
         MIXTURE,
@@ -108,6 +139,7 @@ def test_logits_are_those_of_the_same_model(name, stepper_class, tmp_path):
     ("family", "values", "message"),
     [
         ("BailingMoe", {"num_experts": 4, "norm_head": True}, "norm_head"),
+        ("DeepseekV2", {"use_mla": False, "topk_method": "noaux_tc"}, "where it has no latents"),
         ("BailingMoeV2", {"moe_router_enable_expert_bias": False}, "corrects what experts score"),
     ],
 )

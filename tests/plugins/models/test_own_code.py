@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tests.plugins.models.conftest import VOCAB, Checkpoint, Variant, save_tiny
 from tests.plugins.models.test_bert import OPTIONS, PROMPTS, close, states
 from tests.plugins.models.test_encoder import made
@@ -275,3 +275,34 @@ def test_llama_may_be_an_encoder(tmp_path: Path) -> None:
     with LLM(str(tmp_path), pooling="mean", **OPTIONS) as llm:
         [output] = llm.embed(TokensPrompt(PROMPTS[1]), PoolingParams(normalize=False))
     close(output.embedding, states(model, PROMPTS[1]).mean(0), 1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["avg", "last"])
+def test_it_may_rank(pooling: str, tmp_path: Path) -> None:
+    """By one class of the states' mean, or of the last one, divided by a temperature."""
+    model = made(tmp_path, "EuroBert", "Model")
+    path, weights = tmp_path / "config.json", torch.randn(1, model.config.hidden_size)
+    tensors = load_file(tmp_path / "model.safetensors")
+    bare = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    save_file(bare | {"score.weight": weights}, tmp_path / "model.safetensors")
+    values = json.loads(path.read_text()) | {
+        "architectures": ["LlamaBidirectionalForSequenceClassification"],
+        "model_type": "llama_bidirec",
+        "pooling": pooling,
+        "temperature": 0.2,
+        "id2label": {"0": "LABEL_0"},
+    }
+    path.write_text(json.dumps(values))
+    with LLM(str(tmp_path), **OPTIONS) as llm:
+        params = PoolingParams(task="classify", use_activation=False)
+        [output] = llm.classify(TokensPrompt(PROMPTS[1]), params)
+    state = states(model, PROMPTS[1])
+    pooled = state.mean(0) if pooling == "avg" else state[-1]
+    close(output.probs, weights @ pooled / 0.2, 1e-4)
+
+
+def test_a_pooling_that_is_not_known_is_named(stepper_class, tmp_path: Path) -> None:
+    own = {"architectures": ["LlamaBidirectionalForSequenceClassification"], "pooling": "cls__left"}
+    (tmp_path / "config.json").write_text(json.dumps(USUAL | own))
+    with pytest.raises(CheckpointError, match=r"pooling is 'cls__left'.* avg, cls, last"):
+        stepper_class(tmp_path, LENGTH)

@@ -167,7 +167,7 @@ FAMILIES: dict[str, Family] = {
             "seq_length": LENGTH,
             "use_dynamic_ntk": True,
         },
-        qwen,
+        lambda tensors: qwen(tensors) | {"transformer.visual.proj": torch.ones(3)},
     ),
     "MiniCPMForCausalLM": (
         "Granite",
@@ -203,7 +203,7 @@ FAMILIES: dict[str, Family] = {
             "rope_ratio": 0.05,
             "seq_length": LENGTH,
         },
-        chatglm,
+        lambda tensors: chatglm(tensors) | {"transformer.vision.boi": torch.ones(3)},
     ),
 }
 
