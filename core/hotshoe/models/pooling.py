@@ -47,6 +47,11 @@ MAX_LABELS = 2**16
 FROM_TOKEN = "classifier_from_token"
 #: Overrides that make one class of two such tokens, whose logit is their difference.
 DIFFERENCE = "from_2_way_softmax"
+#: The module of vectors that have an entry for each word; its defaults, which alone are served.
+WORDS_POOLING = "SpladePooling"
+WORDS_DEFAULTS = {"pooling_strategy": "max", "activation_function": "relu"}
+#: How classes end that have a head for words, and one that has such vectors whatever modules say.
+MASKED, SPARSE = "ForMaskedLM", "SparseEmbeddingModel"
 _PROBLEMS: dict[str, Activation | None] = {
     "regression": None,
     "single_label_classification": "softmax",
@@ -80,6 +85,38 @@ def read_pooling(path: Path) -> Pooling | None:
                 "and Normalize, so vectors of this model would be wrong"
             )
     return None if kind is None else Pooling(kind, normalize)
+
+
+def pools_words(path: Path) -> bool:
+    """Tell whether a model's vectors have an entry for each word, as its modules say."""
+    return any(module_name(module) == WORDS_POOLING for module in read_modules(path))
+
+
+def pooling_of_words(config: ModelConfig) -> Pooling | None:
+    """Return how a model pools whose vectors have an entry for each word; None for others.
+
+    Raises:
+        CheckpointError: Its modules ask for another form than the largest entry, or the model has
+            no head for words.
+    """
+    if config.architecture.endswith(SPARSE):
+        return Pooling("max", False)
+    modules = {module_name(module): module for module in read_modules(config.path)}
+    if WORDS_POOLING not in modules:
+        return None
+    where = config.path / MODULES
+    if not config.architecture.endswith(MASKED):
+        raise CheckpointError(
+            f"{where} names {WORDS_POOLING}, but {config.architecture} has no head for words"
+        )
+    if others := modules.keys() - {"MLMTransformer", WORDS_POOLING, "Normalize"}:
+        raise CheckpointError(f"{where} names a module {min(others)!r} beside {WORDS_POOLING}")
+    place = inside(config.path, str(modules[WORDS_POOLING].get("path", ""))) / "config.json"
+    values = read_json(place)
+    for key, served in WORDS_DEFAULTS.items():
+        if values.get(key, served) != served:
+            raise CheckpointError(f"{place}: {key} is {values[key]!r}, but {served!r} is served")
+    return Pooling("max", "Normalize" in modules)
 
 
 def pooling_of_file(config: ModelConfig) -> Pooling | None:

@@ -52,6 +52,7 @@ class Encoder:
     Attributes:
         classify: Makes logits of classes, of texts or tokens; None where there are none. Builders
             set it, as well as `class_pooling`, which state of a text it takes.
+        words: The tensor of the words' embeddings.
     """
 
     classify: Callable[[Tensor], Tensor] | None = None
@@ -64,6 +65,7 @@ class Encoder:
                 f"config.json: a hidden size of {size} does not divide among {spec.num_heads} heads"
             )
         self.vocab_size, self.hidden_size = spec.vocab_size, size
+        self.words = f"{names.words}.weight"
         self.tasks = frozenset({EMBED, TOKEN_EMBED})
         self._embed = Embedding(ctx, names.words, spec.vocab_size, size)
         self._positions, self._offset = _positions(spec, ctx), spec.position_offset

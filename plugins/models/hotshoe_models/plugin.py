@@ -284,13 +284,20 @@ _ENCODERS = {
 #: A head for words is not read. One for classes is built behind the encoder.
 ENCODER_CLASSIFIERS = {f"{name}ForSequenceClassification": f"{name}Model" for name in _ENCODERS}
 TOKEN_CLASSIFIERS = {f"{name}ForTokenClassification": f"{name}Model" for name in _ENCODERS}
-for _name, (_builder, _) in _ENCODERS.items():
-    ARCHITECTURES |= dict.fromkeys(
-        (f"{_name}Model", f"{_name}ForMaskedLM"), f"hotshoe_models.{_builder}"
-    )
+#: What builds an encoder; one with a head for words is built behind it.
+MASKED = {
+    f"{name}{use}": f"hotshoe_models.{builder}"
+    for name, (builder, _) in _ENCODERS.items()
+    for use in ("Model", "ForMaskedLM")
+}
+ARCHITECTURES |= MASKED
+ARCHITECTURES |= {
+    name: "hotshoe_models.splade:build" for name in MASKED if name.endswith("ForMaskedLM")
+}
 ARCHITECTURES |= dict.fromkeys(ENCODER_CLASSIFIERS, "hotshoe_models.encoder_heads:build")
 ARCHITECTURES |= dict.fromkeys(TOKEN_CLASSIFIERS, "hotshoe_models.encoder_heads:build_tokens")
 _OTHERS = {
+    "BertSpladeSparseEmbeddingModel": "hotshoe_models.splade:build",
     "EuroBertForMaskedLM": "hotshoe_models.eurobert:build",
     "EuroBertModel": "hotshoe_models.eurobert:build",
     "Gemma3TextModel": "hotshoe_models.gemma_encoder:build",

@@ -22,7 +22,7 @@ from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
-from hotshoe.models.pooling import pooling_of_file, read_pooling
+from hotshoe.models.pooling import pooling_of_file, pooling_of_words, read_pooling
 from hotshoe.models.quantization import only_laid_out, stored_quantization
 from hotshoe.models.sentences import read_length
 from hotshoe.models.source import FoundModel
@@ -318,7 +318,7 @@ def _pooling(config: EngineConfig, model: ModelConfig) -> Pooling | None:
     """Return how embeddings are made: as the user says, else as the checkpoint does."""
     if config.pooling is not None:
         return Pooling(cast(PoolingKind, config.pooling))
-    return read_pooling(model.path) or pooling_of_file(model)
+    return pooling_of_words(model) or read_pooling(model.path) or pooling_of_file(model)
 
 
 def _found_changes(
