@@ -11,9 +11,10 @@ from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Sectio
 from hotshoe_models.adjugates import Adjugates
 from hotshoe_models.sparse_mlp import SparseMLP
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.winners import GroupWinners, Winners
 from hotshoe_models.xielu import Xielu
 
-MLP: TypeAlias = GatedMLP | PlainMLP | SparseMLP | MoE | Adjugates
+MLP: TypeAlias = GatedMLP | PlainMLP | SparseMLP | MoE | Adjugates | GroupWinners
 
 
 def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
@@ -31,6 +32,8 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
         prefix, quantize = spec.names.layer.format(i), spec.quantizes("experts", ctx.format)
         if (small := spec.layers[i].adjugates) is not None:
             return Adjugates(ctx, prefix, mixture, small, quantize)
+        if isinstance(mixture, Winners):
+            return GroupWinners(ctx, prefix, mixture, quantize)
         return MoE(ctx, prefix, mixture, quantize=quantize)
     up, down = mlp_matrices(spec, ctx, i)
     if spec.layers[i].sparsity:

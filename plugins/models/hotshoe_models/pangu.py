@@ -1,19 +1,31 @@
 """openPangu Ultra MoE 718B: DeepSeek-V3's shape with keys of its own, routers without groups, and
-norms on both sides of each block.
+norms on both sides of each block. Pangu Pro MoE 72B: Llama's layers with biases on attention, and
+experts in groups, of each of which a token takes one.
 
-Sources: the code and the configuration class beside these checkpoints.
+Sources: the code and the configuration classes beside these checkpoints, and vLLM Ascend's module
+`pangu_moe` for the latter.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
-from hotshoe.layers import BuildContext
+from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import SHARED, latent_spec, with_mixtures
-from hotshoe_models.mixtures import with_expert_defaults
+from hotshoe_models.llama import SHAPE
+from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.published import respelled
-from hotshoe_models.values import count, flag, number, refuse, unused_layers
+from hotshoe_models.values import (
+    count,
+    decoder_spec,
+    flag,
+    layer_specs,
+    number,
+    refuse,
+    unused_layers,
+)
+from hotshoe_models.winners import Winners
 
 KEYS = {
     "attention_q_lora_dim": "q_lora_rank",
@@ -49,6 +61,17 @@ DEFAULTS = {
     "sandwich_norm": False,
     "num_nextn_predict_layers": 1,
 }
+PRO_DEFAULTS = {
+    **SHAPE,
+    "vocab_size": 153376,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "mlp_only_layers": None,
+}
+SHARED_EXPERT = MoeNames(
+    shared_gate_up=("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+    shared_down="mlp.shared_expert.down_proj",
+)
 #: What later models of the same class have.
 LATER = ("param_sink_number", "use_mhc", "use_mome", "index_topk", "sliding_window")
 LATER += ("sliding_window_list", "block_post_layernorm_idx")
@@ -80,3 +103,22 @@ def _router(config: ModelConfig) -> RouterSpec:
         scale=number(config, "routed_scaling_factor"),
         correction=flag(config, "router_enable_expert_bias"),
     )
+
+
+def build_pro(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build PanguProMoEForCausalLM. A file says of its experts' sizes, and how it rotates."""
+    config = with_expert_defaults(config, PRO_DEFAULTS)
+    chosen, dense = config.size("num_experts_per_tok"), config.get("mlp_only_layers") or []
+    if config.size("num_experts") % chosen:
+        raise refuse(config, "num_experts_per_tok", "has so many groups of experts of equal size")
+    if not isinstance(dense, list):
+        raise refuse(config, "mlp_only_layers", "needs a list of layers")
+    plain = mixture(
+        config,
+        RouterSpec(),
+        shared_size=count(config, "shared_expert_intermediate_size"),
+        names=SHARED_EXPERT,
+    )
+    experts = Winners(**{part.name: getattr(plain, part.name) for part in fields(plain)})
+    layers = with_experts(layer_specs(config, ctx), experts, lambda i: i not in dense)
+    return DenseDecoder(decoder_spec(config, layers, qkv_bias=True, o_bias=True), ctx)

@@ -175,6 +175,7 @@ ARCHITECTURES = {
     "OuroForCausalLM": "hotshoe_models.ouro:build",
     "PLMForCausalLM": "hotshoe_models.plm:build",
     "PanguEmbeddedForCausalLM": "hotshoe_models.published:build_internlm",
+    "PanguProMoEForCausalLM": "hotshoe_models.pangu:build_pro",
     "PanguUltraMoEForCausalLM": "hotshoe_models.pangu:build_ultra",
     "Plamo2ForCausalLM": "hotshoe_models.plamo:build_plamo2",
     "Plamo3ForCausalLM": "hotshoe_models.plamo:build",

@@ -135,12 +135,12 @@ class Plain:
     """See `Checkpoint`."""
 
     def __init__(self, formula: Formula, drawn: Drawn) -> None:
-        self._formula, self._drawn = formula, drawn
+        self._formula, self.drawn = formula, drawn
 
     def logits(self, tokens: list[int]) -> Tensor:
         """Return [len(tokens), vocab]."""
         with torch.inference_mode():
-            return self._formula(self._drawn, torch.tensor(tokens))
+            return self._formula(self.drawn, torch.tensor(tokens))
 
 
 def written(path: Path, config: dict[str, Any], formula: Formula) -> Plain:

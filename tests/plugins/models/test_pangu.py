@@ -1,4 +1,4 @@
-"""openPangu Ultra MoE against its formula."""
+"""openPangu Ultra MoE and Pangu Pro MoE against their formulas."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.plugins.models.conftest import LENGTH, VOCAB
 from tests.plugins.models.plain import (
     CONFIG,
+    DIM,
     HEADS,
+    KV_HEADS,
     LAYERS,
     SIZE,
     WIDTH,
@@ -19,6 +22,7 @@ from tests.plugins.models.plain import (
     mlp_names,
     rotated,
     routed,
+    written,
 )
 from torch import Tensor
 
@@ -103,4 +107,63 @@ def test_what_later_models_have_is_refused(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(ULTRA | values))
     with pytest.raises(CheckpointError, match="is served without it"):
+        stepper_class(tmp_path, LENGTH)
+
+
+GROUPS = 2
+PRO = CONFIG | {
+    "architectures": ["PanguProMoEForCausalLM"],
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": GROUPS,
+    "moe_intermediate_size": INNER,
+    "shared_expert_intermediate_size": 40,
+    "mlp_only_layers": [1],
+}
+
+
+def biased(w: Drawn, x: Tensor, name: str, rows: int) -> Tensor:
+    return w.linear(x, name, rows) + w.of(f"{name}.bias", rows, around=0.0)
+
+
+def winners(w: Drawn, x: Tensor, prefix: str) -> Tensor:
+    shares = w.linear(x, f"{prefix}gate", EXPERTS).softmax(-1)
+    kept = torch.zeros_like(shares)
+    for group in torch.arange(EXPERTS).chunk(GROUPS):
+        best = group[shares[:, group].argmax(-1)][:, None]
+        kept.scatter_(1, best, shares.gather(1, best))
+    kept = kept * (w.of(f"{prefix}router_scale", 1, EXPERTS).abs_())
+    out = routed(w, x, kept, lambda i: mlp_names(f"{prefix}experts.{i}."), INNER)
+    return out + w.mlp(x, mlp_names(f"{prefix}shared_expert."), 40)
+
+
+def pro(w: Drawn, ids: Tensor) -> Tensor:
+    x = w.of("model.embed_tokens.weight", VOCAB, SIZE)[ids]
+    for i in range(LAYERS):
+        prefix = f"model.layers.{i}."
+        taken, block = w.norm(x, f"{prefix}input_layernorm"), f"{prefix}self_attn."
+        q, k, v = (
+            biased(w, taken, f"{block}{part}_proj", heads * DIM).view(len(x), heads, DIM)
+            for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS))
+        )
+        x = x + biased(w, attended(rotated(q), rotated(k), v), f"{block}o_proj", SIZE)
+        taken, mlp = w.norm(x, f"{prefix}post_attention_layernorm"), f"{prefix}mlp."
+        x = x + (w.mlp(taken, mlp_names(mlp), WIDTH) if i == 1 else winners(w, taken, mlp))
+    return w.linear(w.norm(x, "model.norm"), "lm_head", VOCAB)
+
+
+def test_the_best_of_each_group_counts(stepper_class, tmp_path: Path) -> None:
+    check(tmp_path, PRO, pro, stepper_class)
+
+
+def test_groups_of_other_sizes_are_refused(stepper_class, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PRO | {"num_experts_per_tok": 3}))
+    with pytest.raises(CheckpointError, match="groups of experts of equal size"):
+        stepper_class(tmp_path, LENGTH)
+
+
+def test_factors_have_to_be_positive(stepper_class, tmp_path: Path) -> None:
+    drawn = written(tmp_path, PRO, pro).drawn
+    drawn["model.layers.0.mlp.router_scale"][0, 3] = 0
+    save_file(drawn, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"layers\.0\.mlp\.router_scale has factors"):
         stepper_class(tmp_path, LENGTH)
