@@ -94,12 +94,14 @@ class Job(NamedTuple):
 
 
 def native_extension(isa_name: str) -> Extension:
-    """Describe the module of one instruction set: all sources, its own flags."""
+    """Describe the module of one instruction set: its sources, its own flags."""
     isa = ISAS[isa_name]
+    folders = [CSRC / name for name in isa.folders] or [CSRC]
+    sources = {CSRC / "module.cpp", *chain(*(folder.rglob("*.cpp") for folder in folders))}
     defines = [*isa.defines, f"HOTSHOE_MODULE=_{isa_name}", f'HOTSHOE_ISA="{isa_name}"']
     return Extension(
         f"hotshoe_native._{isa_name}",
-        sources=sorted(str(path) for path in CSRC.rglob("*.cpp")),
+        sources=sorted(map(str, sources)),
         depends=sorted(str(path) for path in CSRC.rglob("*.h")),
         # What tests alone run is built fast, not to be fast.
         extra_compile_args=[

@@ -68,8 +68,9 @@ NB_MODULE(HOTSHOE_MODULE, m) {
         "Raises:\n    ValueError: n < 1, or as many cores as threads were not given.\n"
         "    RuntimeError: The system starts no more threads; nothing has changed.");
   hotshoe::bind_attention(m);
-  hotshoe::bind_communicator(m);
   hotshoe::bind_linear(m);
+#ifndef HOTSHOE_AMX_EMULATED  // which is built of the folders that use tiles alone
+  hotshoe::bind_communicator(m);
   hotshoe::bind_lora(m);
   hotshoe::bind_memory(m);
   hotshoe::bind_moe(m);
@@ -87,4 +88,5 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_latent_attention(m);
   hotshoe::bind_selective_scan(m);
   hotshoe::bind_state_space(m);
+#endif
 }

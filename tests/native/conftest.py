@@ -38,7 +38,7 @@ def native_or_emulated(request: pytest.FixtureRequest) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def emulated() -> ModuleType:
-    """The kernels on emulated tiles, built (again) from the sources."""
+    """The kernels that use tiles, with emulated ones, built (again) from the sources."""
     if shutil.which("g++") is None:
         pytest.skip("needs a C++ compiler")
     folder = ROOT / "build" / EMULATED

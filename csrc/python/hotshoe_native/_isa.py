@@ -16,6 +16,7 @@ class Isa(NamedTuple):
         features: CPU features it needs, spelled as the Linux kernel does in /proc/cpuinfo.
         default: Whether a plain build makes it.
         defines: Preprocessor names set for this build.
+        folders: Those of the sources that it is built of, beside the module's own; empty = all.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Isa(NamedTuple):
     features: tuple[str, ...] = ()
     default: bool = True
     defines: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
     @property
     def compile_flags(self) -> list[str]:
@@ -56,5 +58,10 @@ ISAS: tuple[Isa, ...] = (
     Isa("avx512", X86, _AVX512),
     Isa("avx512_bf16", X86, _AVX512_BF16),
     Isa("amx", X86, _AMX),
-    Isa("amx_emulated", default=False, defines=("HOTSHOE_AMX_EMULATED",)),
+    Isa(
+        "amx_emulated",
+        default=False,
+        defines=("HOTSHOE_AMX_EMULATED",),
+        folders=("attention", "common", "linear"),
+    ),
 )
