@@ -69,7 +69,7 @@ NB_MODULE(HOTSHOE_MODULE, m) {
         "    RuntimeError: The system starts no more threads; nothing has changed.");
   hotshoe::bind_attention(m);
   hotshoe::bind_linear(m);
-#ifndef HOTSHOE_AMX_EMULATED  // which is built of the folders that use tiles alone
+#ifndef HOTSHOE_AMX_EMULATED  // which is built of some folders alone
   hotshoe::bind_communicator(m);
   hotshoe::bind_lora(m);
   hotshoe::bind_memory(m);

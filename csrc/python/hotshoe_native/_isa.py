@@ -62,6 +62,6 @@ ISAS: tuple[Isa, ...] = (
         "amx_emulated",
         default=False,
         defines=("HOTSHOE_AMX_EMULATED",),
-        folders=("attention", "common", "linear"),
+        folders=("attention", "common", "linear", "record"),
     ),
 )
