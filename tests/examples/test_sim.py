@@ -65,11 +65,19 @@ def test_the_engine_runs_on_it(installed, capsys: pytest.CaptureFixture[str]) ->
     assert here == capsys.readouterr().out
 
 
-def test_its_own_tests_pass(sim: Path, installed) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "not offload or recorded",
+        # tests/core/layers/test_offload.py asks the same of layers.
+        pytest.param("offload and not recorded", marks=pytest.mark.slow),
+    ],
+)
+def test_its_own_tests_pass(sim: Path, installed, chosen: str) -> None:
     """Of its device, of steps, which are the same however they are recorded, and of weights that
     lie in host memory."""
     files = [str(sim / f"tests/test_{name}.py") for name in ("device", "steps", "offload")]
-    assert " passed" in installed.ok("pytest", *files)
+    assert " passed" in installed.ok("pytest", *files, "-k", chosen)
 
 
 def test_every_kind_of_slot_is_served(installed) -> None:

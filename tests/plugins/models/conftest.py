@@ -3060,6 +3060,13 @@ def first_of_others() -> list[Variant]:
     return [v for name, v in others.items() if name not in done]
 
 
+def beside_others() -> set[str]:
+    """Name the variants that differ from another one of their class in values alone, but for those
+    that run end to end."""
+    first = {describe(v)[0]: v.name for v in reversed(VARIANTS) if v.impl == "auto"}
+    return {v.name for v in VARIANTS if not v.end_to_end} - {*first.values()}
+
+
 #: Families whose norms add 1 to their weights.
 OFFSET = (
     "RecurrentGemma",
@@ -3464,27 +3471,41 @@ def _ints(values: Sequence[int]) -> Tensor:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test for the variants that the name of its argument means.
 
-    `described_variant`: those that no library's code computes; `engine_variant`: those with
-    `end_to_end`, and one of each class that has none; `divided_variant`: those with `end_to_end`
-    that ranks share; `rounded_variant`: those of them in which rounding chooses no other experts.
+    `described_variant`: those that no library's code computes; `cut_variant`: the same, of which
+    those beside others of their class are slow; `engine_variant`: those with `end_to_end`, and one
+    of each class that has none; `divided_variant`: those with `end_to_end` that ranks share;
+    `int8_variant` and `bfloat16_variant`: those in which rounding chooses no other experts, every
+    second one of them slow in one test, the others in the other.
     Engines (`make_llm`) run on every platform, with references the variants in PLAIN alone.
     """
     engines = "make_llm" in metafunc.fixturenames
-    for name, wanted in (
-        ("variant", VARIANTS),
-        ("described_variant", [v for v in VARIANTS if v.impl == "auto"]),
-        ("engine_variant", [v for v in VARIANTS if v.end_to_end] + first_of_others()),
-        ("divided_variant", [v for v in VARIANTS if v.end_to_end and v.impl == "auto"]),
-        ("rounded_variant", [v for v in VARIANTS if v.end_to_end and not v.chooses]),
+    described = [v for v in VARIANTS if v.impl == "auto"]
+    rounded = [v for v in VARIANTS if v.end_to_end and not v.chooses]
+    turns = [{v.name for v in rounded[turn::2]} - {*PLAIN} for turn in range(2)]
+    nothing = set[str]()
+    for name, wanted, slow in (
+        ("variant", VARIANTS, nothing),
+        ("described_variant", described, nothing),
+        ("cut_variant", described, beside_others()),
+        ("engine_variant", [v for v in VARIANTS if v.end_to_end] + first_of_others(), nothing),
+        ("divided_variant", [v for v in described if v.end_to_end], nothing),
+        ("int8_variant", rounded, turns[0]),
+        ("bfloat16_variant", rounded, turns[1]),
     ):
         if name not in metafunc.fixturenames:
             continue
+        marks = {v.name: [pytest.mark.slow] * (v.name in slow) for v in wanted}
         if not engines:
-            metafunc.parametrize(name, wanted, ids=lambda v: v.name)
+            one = [pytest.param(v, id=v.name, marks=marks[v.name]) for v in wanted]
+            metafunc.parametrize(name, one)
             continue
-        runs = [(p, v) for p in PLATFORMS for v in wanted if p != "reference" or v.name in PLAIN]
-        ids = [f"{platform}-{variant.name}" for platform, variant in runs]
-        metafunc.parametrize(["make_llm", name], runs, ids=ids, indirect=["make_llm"])
+        runs = [
+            pytest.param(platform, v, id=f"{platform}-{v.name}", marks=marks[v.name])
+            for platform in PLATFORMS
+            for v in wanted
+            if platform != "reference" or v.name in PLAIN
+        ]
+        metafunc.parametrize(["make_llm", name], runs, indirect=["make_llm"])
         engines = False
     if engines:
         metafunc.parametrize("make_llm", PLATFORMS, indirect=True)

@@ -269,18 +269,18 @@ def test_dynamic_beyond_the_trained_length(variants, checkpoints, make_llm):
         make_llm(checkpoint, 33)
 
 
-def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
+def test_int8_stays_near(int8_variant, checkpoints, make_llm):
     """Every matrix but those that make logits is quantized, and the results show it, a little.
 
     Rounding now and then grows to many times its usual size, so half of the prompts must be near.
     """
-    checkpoint = checkpoints.get(rounded_variant)
-    llm = make_llm(checkpoint, rounded_variant.max_model_len, quantization="int8")
+    checkpoint = checkpoints.get(int8_variant)
+    llm = make_llm(checkpoint, int8_variant.max_model_len, quantization="int8")
     linear = [decision.spec for decision in llm.decisions if decision.slot == "linear"]
     plain = [spec for spec in linear if spec.weight is None]
     assert plain and all(spec.out_dtype == "float32" for spec in plain) and len(linear) > 1
     mixtures = [decision.spec for decision in llm.decisions if decision.slot == "moe"]
-    small = rounded_variant.family in ("Gemma3n", "xLSTM")  # matrices of weights and of gates
+    small = int8_variant.family in ("Gemma3n", "xLSTM")  # matrices of weights and of gates
     assert len(plain) == 1 or mixtures or small
     assert all(spec.gate_up.weight and spec.down.weight for spec in mixtures)
 
@@ -290,15 +290,15 @@ def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
     assert 1e-4 < (ours - exact).abs().mean(1).median().item() < limit
 
 
-def test_bfloat16_is_as_near_as_theirs(rounded_variant, checkpoints, make_llm):
+def test_bfloat16_is_as_near_as_theirs(bfloat16_variant, checkpoints, make_llm):
     """Errors against float32 are at most twice those that transformers makes in bfloat16.
 
     Rounding now and then grows to fifty times its usual size, theirs as well as ours, and then a
     mean says who was unlucky. So half of the prompts have to be near.
     """
-    checkpoint = checkpoints.get(rounded_variant)
+    checkpoint = checkpoints.get(bfloat16_variant)
     rounded = replace(checkpoint, model=copy.deepcopy(checkpoint.model).bfloat16())
-    llm = make_llm(checkpoint, rounded_variant.max_model_len, dtype="bfloat16")
+    llm = make_llm(checkpoint, bfloat16_variant.max_model_len, dtype="bfloat16")
     ours, exact, theirs = first_logprobs(llm, [checkpoint, rounded], (12, 17, 5) * 4)
     our_errors, their_errors = ((found - exact).abs().mean(1) for found in (ours, theirs))
     assert 1e-4 < our_errors.median() <= 2 * their_errors.median()

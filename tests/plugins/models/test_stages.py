@@ -35,18 +35,18 @@ def draw(count: int) -> list[int]:
     return [random.randrange(256) for _ in range(count)]
 
 
-def test_every_family(described_variant, checkpoints, stepper_class) -> None:
-    checkpoint = checkpoints.get(described_variant)
+def test_every_family(cut_variant, checkpoints, stepper_class) -> None:
+    checkpoint = checkpoints.get(cut_variant)
 
     def stepper(**parallel):
-        return stepper_class(checkpoint.path, described_variant.max_model_len, **parallel)
+        return stepper_class(checkpoint.path, cut_variant.max_model_len, **parallel)
 
-    if described_variant.undivided:
+    if cut_variant.undivided:
         with pytest.raises(ConfigError, match="no stages can divide them"):
             stepper(stage=Axis(0, 2))
         return
     alone = stepper()
-    layers = stages_of(alone, described_variant.values.get("kv_source_layers", ()))
+    layers = stages_of(alone, cut_variant.values.get("kv_source_layers", ()))
     size = len(layers)
     stages = [stepper(stage=Axis(i, size), stage_layers=layers) for i in range(size)]
     for step in [{0: draw(5), 1: draw(3)}, {1: draw(1), 0: draw(1)}, {0: draw(2), 2: draw(6)}]:
