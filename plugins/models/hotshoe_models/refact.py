@@ -69,6 +69,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     width, names = config.size("intermediate_size", 4 * size), NAMES
     if converted:
         names = replace(names, qkv=PARTS["attn.qkv"], gate_up=PARTS["mlp.gate_up_proj"])
+    elif width == 1:
+        raise refuse(config, "intermediate_size", "has MLPs of 2 channels or more")
     else:
         width = -(-(2 * width // 3) // STEP) * STEP
         remake(ctx, _joined)

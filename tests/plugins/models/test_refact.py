@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,8 +69,14 @@ def test_logits_are_those_of_the_same_model(stepper_class, tmp_path: Path) -> No
     compare(made, tmp_path / "target", stepper_class)
 
 
-def test_several_heads_of_keys_are_refused(stepper_class, tmp_path: Path) -> None:
-    config = {**CONFIG, "architectures": ["GPTRefactForCausalLM"], "multi_query": False}
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"multi_query": False}, "multi_query"), ({"n_inner": 1}, "has MLPs of 2 channels or more")],
+)
+def test_other_shapes_are_refused(
+    values: dict[str, Any], message: str, stepper_class, tmp_path: Path
+) -> None:
+    config = {**CONFIG, "architectures": ["GPTRefactForCausalLM"], **values}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="multi_query"):
+    with pytest.raises(CheckpointError, match=message):
         stepper_class(tmp_path, LENGTH)
