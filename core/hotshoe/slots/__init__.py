@@ -70,7 +70,7 @@ from hotshoe.slots.operations import (
 )
 from hotshoe.slots.packed import PackedAttentionOp, PackedAttentionSpec
 from hotshoe.slots.quant_spec import QuantSpec
-from hotshoe.slots.relative import RelativeAttentionOp, RelativeAttentionSpec
+from hotshoe.slots.relative import RelativeAttentionOp, RelativeAttentionSpec, slices
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import SCALE_BITS, linear_bytes, plain_bytes
@@ -238,6 +238,7 @@ __all__ = [
     "plain_bytes",
     "refuse",
     "renewed",
+    "slices",
     "tree_refusal",
     "whole_step",
 ]

@@ -5,7 +5,8 @@ A slot of its own, so that whoever serves `attention` need not know them. Free o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hotshoe.slots.specs import AttentionSpec, KVLayout
@@ -13,7 +14,7 @@ from hotshoe.slots.specs import AttentionSpec, KVLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hotshoe.slots.step import CacheView, StepShape
+    from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +66,18 @@ class RelativeAttentionOp(Protocol):
             [num_tokens, num_heads * v_head_dim], model dtype, contiguous.
         """
         ...
+
+
+def slices(step: AttentionMetadata, most: int) -> Iterator[tuple[slice, AttentionMetadata]]:
+    """Yield a step in slices of up to so many tokens, each as a step of its own, so that what is
+    computed for each token stays small."""
+    ends = step.query_start_loc
+    total = len(step.slot_mapping)
+    if total <= most:
+        yield slice(None), step
+        return
+    for first in range(0, total, most):
+        last = min(first + most, total)
+        later = (ends[1:] - last).clamp(min=0)
+        starts, lens = ends.clamp(first, last) - first, (step.seq_lens - later).clamp(min=0)
+        yield slice(first, last), replace(step, query_start_loc=starts, seq_lens=lens)

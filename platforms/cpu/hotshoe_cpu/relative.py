@@ -6,15 +6,13 @@ adds them to the scores. A prompt goes in slices of tokens, so that they stay fe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, RelativeAttentionSpec, Verdict, whole_step
+from hotshoe.slots import AttentionMetadata, RelativeAttentionSpec, Verdict, slices, whole_step
 from hotshoe.slots.reference import accepts
 from hotshoe_cpu import attention
 from hotshoe_cpu.kv import entry
@@ -60,23 +58,3 @@ class RelativeAttention:
         logits = states @ table
         self._attend.kernel = partial(self._kernel, logits.data_ptr(), self._extent, self._stride)
         return self._attend(q[..., : self._dim].contiguous(), cache, step, None)
-
-
-def slices(step: AttentionMetadata, most: int) -> Iterator[tuple[slice, AttentionMetadata]]:
-    """Yield a step in slices of up to so many tokens, each as a step of its own."""
-    ends = step.query_start_loc
-    total = len(step.slot_mapping)
-    if total <= most:
-        yield slice(None), step
-        return
-    for first in range(0, total, most):
-        last = min(first + most, total)
-        later = (ends[1:] - last).clamp(min=0)
-        yield (
-            slice(first, last),
-            replace(
-                step,
-                query_start_loc=ends.clamp(first, last) - first,
-                seq_lens=(step.seq_lens - later).clamp(min=0),
-            ),
-        )

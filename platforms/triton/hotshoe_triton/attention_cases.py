@@ -15,12 +15,13 @@ from hotshoe.slots import (
     AttentionSpec,
     PackedAttentionOp,
     PackedAttentionSpec,
+    RelativeAttentionSpec,
     RotaryAndCacheSpec,
     StepShape,
     TreeAttentionSpec,
     TreeNodes,
 )
-from hotshoe_triton import attention, kv, packed, tree_attention
+from hotshoe_triton import attention, kv, packed, relative, tree_attention
 from hotshoe_triton.attention import LAYOUT
 
 LLAMA = AttentionSpec(32, 8, 128, "bfloat16", "bfloat16", 16, 0.088)
@@ -57,6 +58,12 @@ TREES = {
     name.replace(" window", ""): TreeAttentionSpec(replace(spec, window=None), LAYOUT)
     for name, spec in ATTENTION.items()
     if spec.alibi is None and spec.kv_scales != "tensor"
+}
+#: As Inkling has them, with and without a window.
+RELATIVE = {
+    "32/8x128": RelativeAttentionSpec(LLAMA, 16, 1024),
+    "32/8x128 window": RelativeAttentionSpec(replace(LLAMA, window=512), 16, 1024),
+    "32/8x128 float32": RelativeAttentionSpec(EXACT, 16, 1024),
 }
 #: Encoders: BERT, MiniLM, ModernBERT's two kinds of layers, and heads as wide as Gemma's.
 BERT = PackedAttentionSpec(12, 12, 64, "bfloat16", 0.125)
@@ -135,6 +142,25 @@ def branch(trees: TreeAttentionSpec, queries: int, reqs: int = 1) -> Callable[[D
     return call
 
 
+def relate(
+    spec: RelativeAttentionSpec, queries: int, reqs: int = 4
+) -> Callable[[DeviceFacts], bool]:
+    """Return a call of attention with logits of relative positions."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not relative.supports(spec, facts).accepted:
+            return False
+        own = spec.attention
+        step, q = step_of(facts, own, queries, reqs, 4096)
+        states = tensor(facts, *q.shape[:2], spec.states, dtype=own.dtype)
+        profiles = tensor(facts, spec.states, spec.extent, dtype="float32")
+        operation = relative.RelativeAttention(spec, facts)
+        operation(torch.cat((q, states), -1), kv_cache(facts, own), step, profiles)
+        return True
+
+    return call
+
+
 def call_packed(op: PackedAttentionOp, spec: PackedAttentionSpec, device: str) -> None:
     """Attend with tensors of a device, 64 tokens of each of 8 requests."""
 
@@ -176,5 +202,8 @@ def calls_of_attention() -> Iterator[tuple[str, Callable[[DeviceFacts], bool], b
         yield f"attention alone {kind}", attend(LLAMA, queries, alone=True), False
     for name, trees in TREES.items():
         yield f"trees {name}", branch(trees, 65), name == "32/8x128"
+    for name, related in RELATIVE.items():
+        for kind, queries in (("decode", 1), ("prefill", 64)):
+            yield f"relative {kind} {name}", relate(related, queries), name == "32/8x128"
     for name, encoder in PACKED.items():
         yield f"packed {name}", pack(encoder), name == "12x64 rotated window"

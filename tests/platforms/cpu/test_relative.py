@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata
 from hotshoe_conformance.cases import relative_attention as cases
 from hotshoe_conformance.cases.attention import BASE, Batch
 from hotshoe_conformance.cases.base import Setup, in_dtype
@@ -53,14 +52,3 @@ def test_variants(
 def test_refusals(facts: DeviceFacts) -> None:
     for own in (replace(BASE, softcap=5.0), replace(BASE, head_dim=12)):
         assert not relative.supports(replace(cases.PLAIN, attention=own), facts).accepted
-
-
-def test_slices_are_steps_of_their_own() -> None:
-    starts, lens = torch.tensor([0, 1, 6, 6]).int(), torch.tensor([4, 9, 3]).int()
-    step = AttentionMetadata(3, starts, lens, torch.zeros(3, 1).int(), torch.zeros(6).int(), 5, 9)
-    found = [
-        (own.start, own.stop, part.query_start_loc.tolist(), part.seq_lens.tolist())
-        for own, part in relative.slices(step, 4)
-    ]
-    assert found == [(0, 4, [0, 1, 4, 4], [4, 7, 1]), (4, 6, [0, 0, 2, 2], [4, 9, 3])]
-    assert [part for _, part in relative.slices(step, 6)] == [step]

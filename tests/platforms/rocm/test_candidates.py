@@ -85,7 +85,7 @@ def test_what_is_offered_compiles(arch: str) -> None:
 
 def test_every_slot_that_models_ask_for_has_a_native_candidate() -> None:
     asked = {n for n, s in SLOTS.items() if not s.composed_of}
-    assert {c.slot for c in offered()} == asked - {"relative_attention"}  # the reference serves it
+    assert {c.slot for c in offered()} == asked
 
 
 def test_claims_of_batch_invariance() -> None:

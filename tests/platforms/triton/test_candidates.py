@@ -27,5 +27,5 @@ def test_a_platform_names_what_its_vendor_calls_otherwise() -> None:
 def test_every_slot_is_served_and_names_do_not_clash(arch: str) -> None:
     offered = shared("graph", "nccl", Linear)
     asked = {n for n, slot in SLOTS.items() if not slot.composed_of}
-    assert {c.slot for c in offered} == asked - {"relative_attention"}  # the reference serves it
+    assert {c.slot for c in offered} == asked
     Selector(SLOTS, offered, device_facts(arch))

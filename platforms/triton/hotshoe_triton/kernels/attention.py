@@ -162,7 +162,8 @@ def absorb(
     table_ptr, first, end, seq_len, block_stride,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    SCALES: tl.constexpr, SLOPED: tl.constexpr, line_M=None, first_node=None,
+    SCALES: tl.constexpr, SLOPED: tl.constexpr, line_M=None, first_node=None, logits_ptr_M=None,
+    EXTENT: tl.constexpr = 0,
 ):  # fmt: skip
     """Take the tiles first..end - 1 of keys and values into the running softmax.
 
@@ -176,6 +177,7 @@ def absorb(
         MASKED: False where every row sees every key of these tiles.
         line_M, first_node: Of each row, which keys it sees from key `first_node` on, as 64 bits;
             None where there are no trees.
+        logits_ptr_M: Of each row, what its scores have by distance, EXTENT of them; None for none.
     """
     kind: tl.constexpr = q_MD.dtype
     channel_D = tl.arange(0, BLOCK_D)
@@ -195,6 +197,11 @@ def absorb(
         if SLOPED:
             away_MN = (position_M[:, None] - key_N[None, :]).to(tl.float32)
             scores_MN -= slope_M[:, None] * away_MN
+        if logits_ptr_M is not None:
+            away_MN = position_M[:, None] - key_N[None, :]
+            named_MN = (away_MN >= 0) & (away_MN < EXTENT)
+            more_MN = tl.load(logits_ptr_M[:, None] + away_MN, mask=named_MN, other=0.0)
+            scores_MN += more_MN * (1.0 / SCALE)
         if MASKED:
             seen_MN = key_N[None, :] <= position_M[:, None]
             if WINDOW > 0:
