@@ -1,11 +1,15 @@
 // Vec over the compiler's own vector extension (GCC, Clang): 4 lanes on any processor, which
-// become an SSE or NEON register. Included by simd.h only; no intrinsics.
+// become an SSE or NEON register. Included by simd.h only; no intrinsics but a few of Arm's.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
 #include "common/dtype.h"
+
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 
 namespace hotshoe {
 
@@ -25,7 +29,7 @@ constexpr int kVectorRegisters = 32;
 constexpr int kVectorRegisters = 16;
 #endif
 
-inline Vec vset(float x) { return {Floats{} + x}; }
+inline Vec vset(float x) { return {Floats{x, x, x, x}}; }
 
 inline Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
 inline Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
@@ -43,10 +47,16 @@ inline Vec vsqrt(Vec a) {
   for (int i = 0; i < VL; ++i) a.v[i] = std::sqrt(a.v[i]);
   return a;
 }
-// To the nearest integer, ties to even; |a| below 2^22.
+// To the nearest integer, ties to even; |a| below 2^22. The second gives 32-bit integers, any where a
+// is NaN or beyond them.
+#ifdef __aarch64__
+// A sum would take the product that a may be into an fma, which does not round it first.
+inline Vec vround(Vec a) { return {(Floats)vrndnq_f32((float32x4_t)a.v)}; }
+inline Ints vnearest(Vec a) { return (Ints)vcvtnq_s32_f32((float32x4_t)a.v); }
+#else
 inline Vec vround(Vec a) { return {(a.v + 12582912.0f) - 12582912.0f}; }
-// The same as 32-bit integers; any where a is NaN or beyond them.
 inline Ints vnearest(Vec a) { return __builtin_convertvector(vround(a).v, Ints); }
+#endif
 
 // a * 2^n for integral n and a near 1: 0 below -125, infinity from 128.
 inline Vec vscale2(Vec a, Vec n) {
@@ -72,7 +82,11 @@ inline Vec vload(const bf16* p) {
   return {(Floats)(__builtin_convertvector(halves, Words) << 16)};
 }
 inline Vec vload(const f16* p) {
+#ifdef __aarch64__
+  return {(Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)))};
+#else
   return {Floats{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}};
+#endif
 }
 
 inline void vstore(float* p, Vec a) { std::memcpy(p, &a, sizeof a); }
@@ -84,7 +98,11 @@ inline void vstore(bf16* p, Vec a) {
   std::memcpy(p, &halves, sizeof halves);
 }
 inline void vstore(f16* p, Vec a) {
+#ifdef __aarch64__
+  vst1_u16(&p->bits, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)a.v)));
+#else
   for (int i = 0; i < VL; ++i) p[i] = from_float<f16>(a.v[i]);
+#endif
 }
 
 template <class T>

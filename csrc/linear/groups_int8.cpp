@@ -5,6 +5,7 @@
 // in that order, each eight values of it beside those of the rows that share the unpacking of W.
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "linear/group_blocks.h"
@@ -90,6 +91,62 @@ inline void add(Sum& sum, UintLanes even, UintLanes odd, const int32_t* x) {
 #endif
 #endif
 
+// Sums of rows by as many rows of W as a vector has lanes.
+template <int kRows>
+struct RowSums {
+  Sum sum[kRows];
+
+  template <class F>
+  explicit RowSums(const F& start) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sum[r] = first_sum(start(r));
+  }
+  void add_word(UintLanes even, UintLanes odd, const int32_t* x) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) add(sum[r], even, odd, x + 2 * r);
+  }
+  IntLanes row(int r) const { return whole(sum[r]); }
+};
+
+#ifdef __ARM_FEATURE_MATMUL_INT8
+
+// The same by matrices, each of two rows of x by two of W.
+template <int kRows>
+struct MatrixSums {
+  static constexpr int kPairs = (kRows + 1) / 2;
+  int32x4_t sum[kPairs][2];
+
+  template <class F>
+  explicit MatrixSums(const F& start) {
+    for (int p = 0; p < kPairs; ++p) {
+      const int32_t first = start(2 * p), second = start(std::min(2 * p + 1, kRows - 1));
+      sum[p][0] = sum[p][1] = int32x4_t{first, first, second, second};
+    }
+  }
+  void add_word(UintLanes even, UintLanes odd, const int32_t* x) {
+    const auto low = (int8x16_t)vzip1q_u32((uint32x4_t)even, (uint32x4_t)odd);
+    const auto high = (int8x16_t)vzip2q_u32((uint32x4_t)even, (uint32x4_t)odd);
+#pragma GCC unroll 16
+    for (int p = 0; p < kPairs; ++p) {
+      const auto* rows = (const int64_t*)(x + 4 * p);
+      const auto both = (int8x16_t)(2 * p + 1 < kRows ? vld1q_s64(rows) : vld1q_dup_s64(rows));
+      sum[p][0] = vmmlaq_s32(sum[p][0], both, low);
+      sum[p][1] = vmmlaq_s32(sum[p][1], both, high);
+    }
+  }
+  IntLanes row(int r) const {
+    const auto a = (int64x2_t)sum[r / 2][0], b = (int64x2_t)sum[r / 2][1];
+    return (IntLanes)(r % 2 ? vzip2q_s64(a, b) : vzip1q_s64(a, b));
+  }
+};
+template <int kRows>
+using Sums = std::conditional_t<(kRows > 1), MatrixSums<kRows>, RowSums<kRows>>;
+
+#else
+template <int kRows>
+using Sums = RowSums<kRows>;
+#endif
+
 // Rows of x that are worked on together.
 struct Strip {
   const int32_t* x;     // [k / 8][rows][2]: values at even places, then at odd ones
@@ -103,9 +160,7 @@ void multiply(const Groups& w, const char* block, Strip in, float (*out)[kBlockR
   for (int64_t g = 0; g < w.groups(); ++g, in.sums += kRows) {
     const auto [lines, d] = Group<S>(w, block, g);
     for (int v = 0; v < kVectors; ++v) {
-      Sum sum[kRows];
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) sum[r] = first_sum(w.minima ? 0 : -kOffset * in.sums[r]);
+      Sums<kRows> sums([&](int r) { return w.minima ? 0 : -kOffset * in.sums[r]; });
       const char* from = lines + v * VL * 4;
       const int32_t* x = in.x;
       for (int64_t line = 0; line < w.lines(); ++line, from += kLineBytes, x += 2 * kRows) {
@@ -113,8 +168,7 @@ void multiply(const Groups& w, const char* block, Strip in, float (*out)[kBlockR
         UintLanes words[1];
         load_lines(from, words);
         const UintLanes even = words[0] & 0x0f0f0f0fu, odd = (words[0] >> 4) & 0x0f0f0f0fu;
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) add(sum[r], even, odd, x + 2 * r);
+        sums.add_word(even, odd, x);
       }
       const Vec scale = vload(d + v * VL);
       const Vec least = w.minima ? vload(d + kBlockRows + v * VL) : vzero();
@@ -123,7 +177,7 @@ void multiply(const Groups& w, const char* block, Strip in, float (*out)[kBlockR
         float* to = out[r] + v * VL;
         Vec total = vload(to);
         if (w.minima) total = vfma(least, vset(float(in.sums[r])), total);
-        const Vec value = {(decltype(Vec::v))__builtin_convertvector(whole(sum[r]), FloatLanes)};
+        const Vec value = {(decltype(Vec::v))__builtin_convertvector(sums.row(r), FloatLanes)};
         vstore(to, vfma(value, scale, total));
       }
     }

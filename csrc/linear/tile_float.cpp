@@ -2,6 +2,10 @@
 
 #include "linear/tile_template.h"
 
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#include "linear/tile_matrix.h"
+#endif
+
 namespace hotshoe::linear {
 namespace {
 
@@ -43,6 +47,38 @@ struct Bf16Math {
   static void store(float* p, __m512 sum) { _mm512_storeu_ps(p, sum); }
 };
 constexpr Form kBf16Form = Form::bf16;
+
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+
+struct Bf16Math {
+  using Scalar = float;
+  using Sum = float32x4_t;
+  using X = bfloat16x8_t;
+  using W = bfloat16x8_t;
+  static constexpr int kSums = kVectors;
+  static constexpr int kXBytes = 4;
+  static float32x4_t zero() { return vdupq_n_f32(0); }
+  static bfloat16x8_t load_x(const char* p) {
+    uint32_t pair;  // rows begin anywhere
+    std::memcpy(&pair, p, sizeof pair);
+    return vreinterpretq_bf16_u32(vdupq_n_u32(pair));
+  }
+  static bfloat16x8_t load_w(const char* p, int j) {
+    return vld1q_bf16((const bfloat16_t*)p + j * 2 * VL);
+  }
+  static float32x4_t dot(float32x4_t sum, bfloat16x8_t x, bfloat16x8_t w) {
+    return vbfdotq_f32(sum, x, w);
+  }
+  static void store(float* p, float32x4_t sum) { vst1q_f32(p, sum); }
+};
+
+struct Bf16Matrix {
+  using Dot = Bf16Math;
+  using Sum = float32x4_t;
+  static float32x4_t multiply(float32x4_t sum, uint8x16_t x, uint8x16_t w) {
+    return vbfmmlaq_f32(sum, vreinterpretq_bf16_u8(x), vreinterpretq_bf16_u8(w));
+  }
+};
 
 #else
 
@@ -88,7 +124,11 @@ constexpr Form kBf16Form = Form::f32;
 
 #endif
 
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+constexpr Kernel kBf16 = matrix_kernel<Bf16Matrix>(Form::bf16, true);
+#else
 constexpr Kernel kBf16 = register_kernel<Bf16Math>(kBf16Form, true, 2);
+#endif
 constexpr Kernel kFloat = register_kernel<FloatMath>(Form::f32, true, 1);
 
 }  // namespace

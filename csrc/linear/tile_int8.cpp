@@ -2,7 +2,9 @@
 
 #include "linear/tile_template.h"
 
-#ifdef __ARM_FEATURE_DOTPROD
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "linear/tile_matrix.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
 #include <arm_neon.h>
 #endif
 
@@ -111,7 +113,20 @@ constexpr Form kForm = Form::s16_pairs;
 
 #endif
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+
+struct Int8Matrix {
+  using Dot = Int8Math;
+  using Sum = int32x4_t;
+  static int32x4_t multiply(int32x4_t sum, uint8x16_t x, uint8x16_t w) {
+    return vmmlaq_s32(sum, vreinterpretq_s8_u8(x), vreinterpretq_s8_u8(w));
+  }
+};
+constexpr Kernel kInt8 = matrix_kernel<Int8Matrix>(kForm, false);
+
+#else
 constexpr Kernel kInt8 = register_kernel<Int8Math>(kForm, false, 4);
+#endif
 
 }  // namespace
 

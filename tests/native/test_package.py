@@ -48,6 +48,7 @@ def test_compile_flags_spell_features_as_compilers_do() -> None:
     flags = {isa.name: isa.compile_flags for isa in ISAS}
     assert flags["generic"] == []
     assert flags["dotprod"] == ["-march=armv8.2-a+dotprod"]
+    assert flags["i8mm_bf16"] == ["-march=armv8.2-a+dotprod+i8mm+bf16"]
     assert {"-mavx512bw", "-mavx512vnni", "-mavx512bf16", "-mamx-int8"} <= set(flags["amx"])
 
 

@@ -17,6 +17,7 @@ class Isa(NamedTuple):
         default: Whether a plain build makes it.
         defines: Preprocessor names set for this build.
         folders: Those of the sources that it is built of, beside the module's own; empty = all.
+        architecture: How compilers name what has the features, where each has no option.
     """
 
     name: str
@@ -25,16 +26,16 @@ class Isa(NamedTuple):
     default: bool = True
     defines: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    architecture: str = ""
 
     @property
     def compile_flags(self) -> list[str]:
         """Compiler options (GCC and Clang) that turn the features on."""
+        if self.architecture:
+            return [f"-march={self.architecture}"]
         spelling = {"amx_": "amx-", "avx512_": "avx512"}
         flags = []
         for feature in self.features:
-            if feature in WHOLE:
-                flags.append(WHOLE[feature])
-                continue
             for ours, theirs in spelling.items():
                 feature = feature.replace(ours, theirs)
             flags.append(f"-m{feature}")
@@ -43,8 +44,6 @@ class Isa(NamedTuple):
 
 X86 = ("x86_64", "AMD64", "amd64")
 ARM = ("aarch64", "arm64")
-#: Arm's features, which compilers turn on by the name of an architecture.
-WHOLE = {"asimddp": "-march=armv8.2-a+dotprod"}
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 _AVX512_BF16 = (*_AVX512, "avx512_bf16")
@@ -53,7 +52,8 @@ _AMX = (*_AVX512_BF16, "amx_tile", "amx_bf16", "amx_int8")
 # Worst first: the last one that this CPU can run is the default choice.
 ISAS: tuple[Isa, ...] = (
     Isa("generic"),
-    Isa("dotprod", ARM, ("asimddp",)),
+    Isa("dotprod", ARM, ("asimddp",), architecture="armv8.2-a+dotprod"),
+    Isa("i8mm_bf16", ARM, ("asimddp", "i8mm", "bf16"), architecture="armv8.2-a+dotprod+i8mm+bf16"),
     Isa("avx2", X86, _AVX2),
     Isa("avx512", X86, _AVX512),
     Isa("avx512_bf16", X86, _AVX512_BF16),

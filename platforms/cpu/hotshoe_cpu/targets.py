@@ -8,7 +8,7 @@ from hotshoe_cpu.native import FEATURE
 
 _GIB = 1 << 30
 _X86 = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
-_ARM = ("generic", "dotprod")
+_ARM = ("generic", "dotprod", "i8mm_bf16")
 _EMULATED = Proof(
     "cross-compiled",
     "tools/check_arm.sh OUT_DIR ROOT",
@@ -29,5 +29,6 @@ TARGETS = (
     _target("x86 with AVX-512 BF16", "x86_64", _X86[:4]),
     _target("x86 with AMX", "x86_64", _X86),
     _target("Arm", "aarch64", _ARM[:1], (_EMULATED,)),
-    _target("Arm with dot products", "aarch64", _ARM, (_EMULATED,)),
+    _target("Arm with dot products", "aarch64", _ARM[:2], (_EMULATED,)),
+    _target("Arm with matrix products", "aarch64", _ARM, (_EMULATED,)),
 )
