@@ -159,24 +159,21 @@ def weighed(acc_MD, weights_MN, v_ND, scale_ptr, at_N, there_N, MASKED: tl.const
 @triton.jit
 def absorb(
     acc_MD, top_M, sum_M, q_MD, position_M, slope_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
-    table_ptr, first, end, seq_len, block_stride,
-    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    SCALES: tl.constexpr, SLOPED: tl.constexpr, line_M=None, first_node=None, logits_ptr_M=None,
-    EXTENT: tl.constexpr = 0,
+    table_ptr, first, end, seq_len, block_stride, MASKED: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, SCALES: tl.constexpr, SLOPED: tl.constexpr,
+    line_M=None, first_node=None, logits_ptr_M=None, EXTENT: tl.constexpr = 0,
 ):  # fmt: skip
     """Take the tiles first..end - 1 of keys and values into the running softmax.
 
-    Keys and values of 8 bits become numbers of the queries' type, exactly; their scales are factors
-    of scores and of weights.
+    Keys and values of 8 bits become the queries' type, exactly; scales multiply scores and weights.
 
     Args:
         acc_MD, top_M, sum_M: Weighted values, maximum, and sum of weights so far, float32.
         position_M: Position of each row's query; -1 sees nothing.
         slope_M: As `slopes_of` returns them; of no use unless SLOPED.
         MASKED: False where every row sees every key of these tiles.
-        line_M, first_node: Of each row, which keys it sees from key `first_node` on, as 64 bits;
-            None where there are no trees.
+        line_M, first_node: Keys that each row sees from `first_node` on, as 64 bits; or None.
         logits_ptr_M: Of each row, what its scores have by distance, EXTENT of them; None for none.
     """
     kind: tl.constexpr = q_MD.dtype
