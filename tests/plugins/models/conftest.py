@@ -3472,8 +3472,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test for the variants that the name of its argument means.
 
     `described_variant`: those that no library's code computes; `cut_variant`: the same, of which
-    those beside others of their class are slow; `engine_variant`: those with `end_to_end`, and one
-    of each class that has none; `divided_variant`: those with `end_to_end` that ranks share;
+    those beside others of their class are slow; `shared_variant`: the same, of which those that are
+    spelled otherwise are slow; `engine_variant`: those with `end_to_end`, and one of each class
+    that has none; `divided_variant`: those with `end_to_end` that ranks share;
     `int8_variant` and `bfloat16_variant`: those in which rounding chooses no other experts, every
     second one of them slow in one test, the others in the other.
     Engines (`make_llm`) run on every platform, with references the variants in PLAIN alone.
@@ -3487,6 +3488,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ("variant", VARIANTS, nothing),
         ("described_variant", described, nothing),
         ("cut_variant", described, beside_others()),
+        ("shared_variant", described, beside_others() & {v.name for v in VARIANTS if v.raw}),
         ("engine_variant", [v for v in VARIANTS if v.end_to_end] + first_of_others(), nothing),
         ("divided_variant", [v for v in described if v.end_to_end], nothing),
         ("int8_variant", rounded, turns[0]),

@@ -79,10 +79,10 @@ def groups(tmp_path_factory) -> Iterator[list[Group]]:
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_family(described_variant, turn, checkpoints, stepper_class, groups) -> None:
+def test_every_family(shared_variant, turn, checkpoints, stepper_class, groups) -> None:
     """Variants are divided among two and among four by turns, and by both in the slow tests."""
-    group = groups[(VARIANTS.index(described_variant) + turn) % len(groups)]
-    check(checkpoints.get(described_variant), described_variant, stepper_class, group)
+    group = groups[(VARIANTS.index(shared_variant) + turn) % len(groups)]
+    check(checkpoints.get(shared_variant), shared_variant, stepper_class, group)
 
 
 @pytest.mark.parametrize("family", ["Llama", "Olmoe", "Olmo2", "GPTNeoX"])

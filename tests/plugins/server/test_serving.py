@@ -334,7 +334,15 @@ def test_an_open_server_without_a_key_warns(run_server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("delay_s", "processes"), [(0.0, 1), (0.5, 1), (2.0, 1), (0.0, 2), (1.0, 2)]
+    ("delay_s", "processes"),
+    [
+        (0.0, 1),
+        (2.0, 1),
+        (1.0, 2),
+        # Moments between these.
+        pytest.param(0.5, 1, marks=pytest.mark.slow),
+        pytest.param(0.0, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_sigterm_while_it_starts(
     run_server, leftovers, tmp_path, delay_s: float, processes: int
