@@ -23,6 +23,8 @@ from hotshoe_triton.attention import MIN_ROWS, REQUEST_BLOCKS, zeroed
 from hotshoe_triton.device import KIB, arch_of, chaining, judge, next_power_of_2
 from hotshoe_triton.states import PARTS, Convolution, state_parts
 
+#: Behind the convolution, and on gates.
+ACTIVATIONS = ("silu", "identity")
 #: Entries of a channel's state; a tile of more does not fit into registers.
 MAX_STATE_SIZE = 256
 #: Entries of a head's state that a program takes.
@@ -43,7 +45,9 @@ def supports(spec: StateSpaceSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"activation {spec.activation} is not silu": spec.activation != "silu",
+            f"activation {spec.activation} is not one of {', '.join(ACTIVATIONS)}": (
+                spec.activation not in ACTIVATIONS
+            ),
             f"norm {spec.norm} is not one of none, after, before": spec.norm
             not in ("none", "after", "before"),
             f"state_size {spec.state_size} is above {MAX_STATE_SIZE}": (
@@ -78,6 +82,7 @@ class StateSpace:
             "PART": part,
             "EPS": spec.norm_eps,
             "BEFORE": spec.norm == "before",
+            "SILU": spec.activation == "silu",
             "BLOCK_C": min(NORMED, next_power_of_2(part)),
         } | self._chain
         shared: dict[str, Any] = {
@@ -91,6 +96,7 @@ class StateSpace:
             "BLOCK_SIZE": spec.block_size,
             "SINGLE": spec.checkpoints == "none",
             "NORM": spec.norm != "none",
+            "SILU": spec.activation == "silu",
             "num_warps": 4,
         }
         block_n = next_power_of_2(spec.state_size)

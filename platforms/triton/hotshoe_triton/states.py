@@ -43,7 +43,8 @@ class Convolution:
         self._kernel, self._keep, self._size = convolve, keep_inputs, spec.conv_size
         # The first tile reads and writes what was kept, and no other may need it.
         self._tokens = max(TOKENS, next_power_of_2(spec.conv_width))
-        gated, self._silu = isinstance(spec, ShortConvSpec), not isinstance(spec, RgLruSpec)
+        gated, plain = isinstance(spec, ShortConvSpec), isinstance(spec, RgLruSpec)
+        self._silu = not plain and getattr(spec, "activation", "silu") == "silu"
         most = GATED_CHANNELS if gated else CHANNELS
         self._channels = min(most, next_power_of_2(spec.conv_size))
         self._constants = {

@@ -22,6 +22,8 @@ VARIANTS = [
     {"checkpoints": "align", "dt_limits": (0.1, 0.7)},
     {"norm": "after", "norm_eps": 1e-5},
     {"norm": "before", "norm_eps": 1e-5, "norm_groups": 2},
+    {"activation": "identity", "head_dim": 17},
+    {"activation": "identity", "norm": "after", "norm_eps": 1e-5},
 ]
 #: Few tokens: an interpreter runs every program of every token.
 SHORT = States(((1, 33), (1, 1), (3, 18), (1, 17)))
@@ -88,7 +90,7 @@ def test_no_tokens_are_no_launch(facts: DeviceFacts) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"activation": "gelu"}, "activation gelu is not silu"),
+        ({"activation": "gelu"}, "activation gelu is not one of silu, identity"),
         ({"norm": "twice"}, "norm twice is not one of none, after, before"),
         ({"state_size": 512}, "state_size 512 is above 256"),
         ({"norm": "after", "norm_groups": 4}, "parts of 8 channels, normed each on its own, cut"),

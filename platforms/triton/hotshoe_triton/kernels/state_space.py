@@ -38,41 +38,50 @@ def time_step(raw, bias, LEAST: tl.constexpr, MOST: tl.constexpr):
 
 
 @triton.jit
-def store_gated(out_ptrs, z_ptrs, y, there):
-    """Gate results and store them."""
+def gate_of(z_ptrs, there, SILU: tl.constexpr):
+    """Load gates, with SiLU or as they are."""
     z = tl.load(z_ptrs, mask=there, other=0.0).to(tl.float32)
-    tl.store(out_ptrs, (y * z * sigmoid(z)).to(out_ptrs.dtype.element_ty), mask=there)
+    if SILU:
+        z *= sigmoid(z)
+    return z
 
 
 @triton.jit
-def gated(at_C, there_C, y_ptr, z_ptr, BEFORE: tl.constexpr):
+def store_gated(out_ptrs, z_ptrs, y, there, SILU: tl.constexpr):
+    """Gate results and store them."""
+    y *= gate_of(z_ptrs, there, SILU)
+    tl.store(out_ptrs, y.to(out_ptrs.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def gated(at_C, there_C, y_ptr, z_ptr, BEFORE: tl.constexpr, SILU: tl.constexpr):
     """Load a token's result, which other programs have just written, as the norm takes it."""
     y_C = tl.load(y_ptr + at_C, mask=there_C, other=0.0, cache_modifier=".cg")
     if not BEFORE:
-        z_C = tl.load(z_ptr + at_C, mask=there_C, other=0.0).to(tl.float32)
-        y_C *= z_C * sigmoid(z_C)
+        y_C *= gate_of(z_ptr + at_C, there_C, SILU)
     return y_C
 
 
 @triton.jit
 def norm_part(
     out_ptr, y_ptr, z_ptr, weight_ptr,
-    PART: tl.constexpr, EPS: tl.constexpr, BEFORE: tl.constexpr, BLOCK_C: tl.constexpr,
+    PART: tl.constexpr, EPS: tl.constexpr, BEFORE: tl.constexpr, SILU: tl.constexpr,
+    BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Norm one part of a token's result, before its gate or behind it, and store it."""
     total_C = tl.zeros((BLOCK_C,), tl.float32)
     for first in range(0, PART, BLOCK_C):
         at_C = first + tl.arange(0, BLOCK_C)
-        y_C = gated(at_C, at_C < PART, y_ptr, z_ptr, BEFORE)
+        y_C = gated(at_C, at_C < PART, y_ptr, z_ptr, BEFORE, SILU)
         total_C += y_C * y_C
     scale = tl.rsqrt(tl.sum(total_C, 0) / PART + EPS)
     for first in range(0, PART, BLOCK_C):
         at_C = first + tl.arange(0, BLOCK_C)
         there_C = at_C < PART
         weight_C = tl.load(weight_ptr + at_C, mask=there_C, other=0.0).to(tl.float32)
-        y_C = gated(at_C, there_C, y_ptr, z_ptr, BEFORE) * scale * weight_C
+        y_C = gated(at_C, there_C, y_ptr, z_ptr, BEFORE, SILU) * scale * weight_C
         if BEFORE:
-            store_gated(out_ptr + at_C, z_ptr + at_C, y_C, there_C)
+            store_gated(out_ptr + at_C, z_ptr + at_C, y_C, there_C, SILU)
         else:
             tl.store(out_ptr + at_C, y_C.to(out_ptr.dtype.element_ty), mask=there_C)
 
@@ -81,7 +90,7 @@ def norm_part(
 def deliver(
     out_ptr, y_ptr, gates_ptr, norm_ptr, counter_ptr, y_P, at_P, there_P, part,
     PART: tl.constexpr, PROGRAMS: tl.constexpr, NORM: tl.constexpr, BEFORE: tl.constexpr,
-    EPS: tl.constexpr, BLOCK_C: tl.constexpr,
+    SILU: tl.constexpr, EPS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Gate and store some channels of a token, whose part the last of PROGRAMS to end norms."""
     if NORM:
@@ -91,10 +100,11 @@ def deliver(
             tl.store(counter_ptr, 0)
             at = part * PART
             norm_part(
-                out_ptr + at, y_ptr + at, gates_ptr + at, norm_ptr + at, PART, EPS, BEFORE, BLOCK_C
-            )
+                out_ptr + at, y_ptr + at, gates_ptr + at, norm_ptr + at,
+                PART, EPS, BEFORE, SILU, BLOCK_C,
+            )  # fmt: skip
     else:
-        store_gated(out_ptr + at_P, gates_ptr + at_P, y_P, there_P)
+        store_gated(out_ptr + at_P, gates_ptr + at_P, y_P, there_P, SILU)
 
 
 @triton.jit
@@ -103,8 +113,9 @@ def scan_step(
     table_ptr, starts_ptr, lens_ptr, counter_ptr, gates_stride, block_stride, table_stride,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, P: tl.constexpr, N: tl.constexpr, DT: tl.constexpr,
     LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
-    NORM: tl.constexpr, BEFORE: tl.constexpr, EPS: tl.constexpr, PART: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, CHAINED: tl.constexpr,
+    NORM: tl.constexpr, BEFORE: tl.constexpr, SILU: tl.constexpr, EPS: tl.constexpr,
+    PART: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Take the token of each sequence that has one. Grid: (rows, HEADS, P / BLOCK_P).
 
@@ -146,7 +157,7 @@ def scan_step(
     part, place = head * P // PART, token * (HEADS * P)
     deliver(
         out_ptr + place, y_ptr + place, gates_ptr, norm_ptr, counter_ptr + row * PARTS + part,
-        y_P, at_P, there_P, part, PART, PROGRAMS, NORM, BEFORE, EPS, BLOCK_C,
+        y_P, at_P, there_P, part, PART, PROGRAMS, NORM, BEFORE, SILU, EPS, BLOCK_C,
     )  # fmt: skip
 
 
@@ -154,14 +165,16 @@ def scan_step(
 def norm_tokens(
     out_ptr, y_ptr, gates_ptr, norm_ptr, gates_stride,
     SIZE: tl.constexpr, PART: tl.constexpr, EPS: tl.constexpr, BEFORE: tl.constexpr,
-    BLOCK_C: tl.constexpr, CHAINED: tl.constexpr,
+    SILU: tl.constexpr, BLOCK_C: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Norm and gate what `scan_chunks` left. Grid: (tokens, SIZE / PART)."""
     wait(CHAINED)
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * PART
     gates_ptr += token * gates_stride + at
     place = token * SIZE + at
-    norm_part(out_ptr + place, y_ptr + place, gates_ptr, norm_ptr + at, PART, EPS, BEFORE, BLOCK_C)
+    norm_part(
+        out_ptr + place, y_ptr + place, gates_ptr, norm_ptr + at, PART, EPS, BEFORE, SILU, BLOCK_C
+    )
 
 
 @triton.jit
@@ -205,7 +218,8 @@ def scan_chunks(
     table_ptr, starts_ptr, lens_ptr, tokens, gates_stride, block_stride, table_stride,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, P: tl.constexpr, N: tl.constexpr, DT: tl.constexpr,
     LEAST: tl.constexpr, MOST: tl.constexpr, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
-    ALL: tl.constexpr, NORM: tl.constexpr, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr,
+    ALL: tl.constexpr, NORM: tl.constexpr, SILU: tl.constexpr, PARTS: tl.constexpr,
+    STATE_PARTS: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Take all tokens of sequences with several. Operands and grid are as for `scan_step`, but B
@@ -251,7 +265,7 @@ def scan_chunks(
             tl.store(y_ptr + place_PL, y_PL, mask=there_PL)
         else:
             gate_PL = gates_ptr + token_L[None, :] * gates_stride + at_P[:, None]
-            store_gated(out_ptr + place_PL, gate_PL, y_PL, there_PL)
+            store_gated(out_ptr + place_PL, gate_PL, y_PL, there_PL, SILU)
         if ALL:
             whole = (high % BLOCK_SIZE == 0) & (high < length)
             if whole:
