@@ -38,6 +38,7 @@ from hotshoe.slots import (
     NormSpec,
     PackedAttentionSpec,
     QuantSpec,
+    RelativeAttentionSpec,
     RotaryAndCacheSpec,
     SampleSpec,
     SelectiveScanSpec,
@@ -112,6 +113,7 @@ FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION, NARROW],
     "tree_attention": [TreeAttentionSpec(ATTENTION, LAYOUT)],
+    "relative_attention": [RelativeAttentionSpec(ATTENTION, 16, 1024)],
     "packed_attention": [PackedAttentionSpec(12, 12, 64, BF16, 0.125, 64, 64)],
     "mla_attention": [DEEPSEEK],
     "indexer": [INDEX],
@@ -153,15 +155,21 @@ def ints(*shape: int) -> Tensor:
     return tensor(*shape, dtype="int32")
 
 
-def attend(op: Any, spec: AttentionSpec, *nodes: TreeNodes) -> None:
+def attend(op: Any, spec: AttentionSpec, *more: Any, states: int = 0) -> None:
     cache = tensor(2, 64, spec.block_size * spec.num_kv_heads * spec.head_dim)
     for queries in (1, 64):
         metadata = AttentionMetadata(8, ints(9), ints(8), ints(8, 16), ints(8), queries, 512)
-        op(tensor(8 * queries, spec.num_heads, spec.head_dim), cache, metadata, *nodes, None)
+        q = tensor(8 * queries, spec.num_heads, spec.head_dim + states)
+        op(q, cache, metadata, *(more or [None]))
 
 
 def branch(op: Any, spec: TreeAttentionSpec) -> None:
-    attend(op, spec.attention, TreeNodes(ints(8), tensor(8 * 64, dtype="int64")))
+    attend(op, spec.attention, TreeNodes(ints(8), tensor(8 * 64, dtype="int64")), None)
+
+
+def relate(op: Any, spec: RelativeAttentionSpec) -> None:
+    profiles = tensor(spec.states, spec.extent, dtype="float32")
+    attend(op, spec.attention, profiles, states=spec.states)
 
 
 def run_deltas(op: Any, spec: GatedDeltaSpec) -> None:
@@ -265,6 +273,7 @@ def mix(op: Any, spec: MoeSpec) -> None:
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
     "tree_attention": branch,
+    "relative_attention": relate,
     "packed_attention": lambda op, spec: call_packed(op, spec, "meta"),
     "mla_attention": run_latents,
     "indexer": run_index,

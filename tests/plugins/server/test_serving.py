@@ -569,10 +569,13 @@ def test_a_killed_engine_fails_requests_and_is_replaced(run_server) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+    ("number", "stall_s"),
+    [(signal.SIGKILL, "60"), pytest.param(signal.SIGSTOP, "3", marks=pytest.mark.slow)],
 )
-def test_an_engine_that_is_gone_or_stuck_turns_health_red(run_server, number: int) -> None:
-    server = run_server(*NULL, "--engine-restarts", "0", "--engine-stall-timeout-s", "3")
+def test_an_engine_that_is_gone_or_stuck_turns_health_red(
+    run_server, number: int, stall_s: str
+) -> None:
+    server = run_server(*NULL, "--engine-restarts", "0", "--engine-stall-timeout-s", stall_s)
     [engine] = children(server.process.pid)
     os.kill(engine, number)
     server.wait("/health", 503)
