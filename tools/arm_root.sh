@@ -6,6 +6,7 @@
 # Needs qemu-aarch64, aarch64-linux-gnu-g++, apt of Debian, and pip of the same version of Python as
 # Debian's. Fetches packages of Debian (20 MB) and wheels. torch's own wheel for Arm wants CUDA, and
 # gets libraries that say that there is no device: PIP_FLAGS can name an index of CPU builds instead.
+# MIRROR names another mirror of Debian than the first of this machine's.
 # ROOT/python runs that Python; processes that it starts run the same file.
 set -euo pipefail
 root=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -17,7 +18,10 @@ echo "== Debian's Python for Arm"
 apt=$root/var/apt
 mkdir -p "$apt"/{lists,cache}/partial && : > "$apt/status"
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keys] http://deb.debian.org/debian $suite main" > "$apt/sources.list"
+# The first mirror that this machine itself uses.
+mirror=${MIRROR:-$(sed -nE 's/^(URIs: *|deb +(\[[^]]*\] +)?)(https?:[^ ]+).*/\3/p' \
+  /etc/apt/sources.list.d/*.sources /etc/apt/sources.list 2> /dev/null | head -1 || true)}
+echo "deb [signed-by=$keys] ${mirror:?names a mirror of Debian} $suite main" > "$apt/sources.list"
 cat > "$apt/apt.conf" <<CONF
 APT::Architecture "arm64";
 APT::Architectures { "arm64"; };
