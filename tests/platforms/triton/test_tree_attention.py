@@ -79,7 +79,7 @@ def test_tiles_are_no_larger_than_those_of_prompts(arch: str) -> None:
     facts = device_facts(arch)
     spec = in_dtype(SPEC, "bfloat16")
     rows = attention.tiling((attention.PREFILL, {}), spec.attention, ARCHS[arch]).rows
-    assert tiling_of(spec, facts).rows == min(rows, 64)
+    assert tiling_of(spec.attention, facts).rows == min(rows, 64)
 
 
 @pytest.mark.parametrize(
