@@ -7,13 +7,12 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Verdict
-from hotshoe_triton.device import chaining, judge, limited, next_power_of_2
-from hotshoe_triton.quantize import Format, format_of, quantizes, row_launch
+from hotshoe_triton.device import chaining, judge, limited
+from hotshoe_triton.quantize import Format, format_of, quantizes, row_block, row_launch
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-#: Of a program; a row with a scale has one program, which goes over a wider row in pieces. Triton
-#: 3.6 does not compile tiles of one number of 16 bits for sm_90.
-LEAST_BLOCK, BLOCK, MAX_BLOCK = 16, 1024, 16384
+#: Of a program; a row with a scale has one program, which goes over a wider row in pieces.
+BLOCK, MAX_BLOCK = 1024, 16384
 #: Of a warp, where columns are written as they are, and where groups of them have scales.
 PER_WARP, PER_WARP_OF_GROUPS = 256, 512
 #: Of a thread with a row's 16 warps, so that two programs share a multiprocessor of NVIDIA's.
@@ -42,8 +41,7 @@ class GatedActivation:
         from hotshoe_triton.kernels.activation import gated_activation
 
         self._kernel, self._size = gated_activation, spec.size
-        block = min(2 * BLOCK if group else BLOCK, next_power_of_2(spec.size))
-        block = max(block, LEAST_BLOCK)
+        block = min(2 * BLOCK if group else BLOCK, row_block(spec.size))
         self._chunks = -(-spec.size // block)
         self._constants = {
             "SIZE": spec.size,

@@ -383,6 +383,7 @@ CASES: tuple[Case, ...] = (
     Case("norm 5120", normalize(5120)),
     Case("norm quantized 4096", normalize(4096, True), True),
     Case("gated silu", gate(14336, "silu"), True),
+    Case("gated silu of one column", gate(1, "silu"), True),
     Case("gated gelu", gate(14336, "gelu")),
     Case("gated gelu_tanh", gate(14336, "gelu_tanh")),
     Case("gated silu quantized", gate(14336, "silu", True), True),

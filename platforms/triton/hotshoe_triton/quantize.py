@@ -87,9 +87,15 @@ def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
     return values.to(format.dtype), scale
 
 
+def row_block(size: int) -> int:
+    """Return the numbers of a tile that holds a row. One of 16 bits alone does not compile for
+    sm_90 (Triton 3.6)."""
+    return max(2, next_power_of_2(size))
+
+
 def row_launch(size: int) -> dict[str, int]:
     """Return block and warps of a kernel that holds a row in registers."""
-    block = next_power_of_2(size)
+    block = row_block(size)
     return {"BLOCK": block, "num_warps": max(1, min(16, block // ELEMENTS_PER_WARP))}
 
 
