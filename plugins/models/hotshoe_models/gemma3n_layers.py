@@ -15,46 +15,13 @@ from torch import Tensor
 from hotshoe.layers import BuildContext, ForwardBatch, Rotary, Rotation, Scores
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import build_mlp
-from hotshoe_models.per_layer import Layer, LayerInput, PerLayerDecoder, Vector, linear, norm
+from hotshoe_models.per_layer import LayerInput, PerLayerDecoder, Vector, linear, norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.stream_specs import StreamSpec
 
 #: Least mean of squares that a stream is divided by.
 LEAST = 1e-5
-
-
-class Gemma3nDecoder(PerLayerDecoder):
-    """See `PerLayerDecoder`."""
-
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
-        super().__init__(spec, ctx)
-        assert spec.streams is not None
-        size, further = spec.hidden_size, range(spec.streams.count - 1)
-        into, out = "model.altup_projections", "model.altup_unembed_projections"
-        self._into = [linear(ctx, f"{into}.{i}", size, size) for i in further]
-        self._out = [linear(ctx, f"{out}.{i}", size, size) for i in further]
-
-    def build_layer(
-        self,
-        spec: DecoderSpec,
-        ctx: BuildContext,
-        i: int,
-        rotaries: dict[Rotation, Rotary],
-        mixers: dict[int, Mixer],
-    ) -> Layer:
-        """See `PerLayerDecoder`."""
-        return _Layer(spec, ctx, i, rotaries, mixers)
-
-    def enter(self, hidden: Tensor) -> Tensor:
-        """Make the other streams of the embeddings, of equal magnitude."""
-        return torch.stack([hidden, *[_like(hidden, into(hidden)) for into in self._into]])
-
-    def leave(self, state: Tensor) -> Tensor:
-        """Return the mean of the streams, brought back to the magnitude of the first."""
-        first, *others = state.unbind()
-        made = [_like(first, out(x.contiguous())) for out, x in zip(self._out, others, strict=True)]
-        return torch.stack([first, *made]).mean(0)
 
 
 def _like(one: Tensor, other: Tensor) -> Tensor:
@@ -146,3 +113,27 @@ class _Streams:
     def scaled(self, x: Tensor) -> Tensor:
         """Scale [n, hidden_size] by channel, where the model has factors."""
         return x.contiguous() if self._scale is None else x * self._scale.value
+
+
+class Gemma3nDecoder(PerLayerDecoder):
+    """See `PerLayerDecoder`."""
+
+    layer_type = _Layer
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
+        super().__init__(spec, ctx)
+        assert spec.streams is not None
+        size, further = spec.hidden_size, range(spec.streams.count - 1)
+        into, out = "model.altup_projections", "model.altup_unembed_projections"
+        self._into = [linear(ctx, f"{into}.{i}", size, size) for i in further]
+        self._out = [linear(ctx, f"{out}.{i}", size, size) for i in further]
+
+    def enter(self, hidden: Tensor) -> Tensor:
+        """Make the other streams of the embeddings, of equal magnitude."""
+        return torch.stack([hidden, *[_like(hidden, into(hidden)) for into in self._into]])
+
+    def leave(self, state: Tensor) -> Tensor:
+        """Return the mean of the streams, brought back to the magnitude of the first."""
+        first, *others = state.unbind()
+        made = [_like(first, out(x.contiguous())) for out, x in zip(self._out, others, strict=True)]
+        return torch.stack([first, *made]).mean(0)

@@ -16,24 +16,9 @@ from hotshoe.layers import (
 )
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import build_mlp
-from hotshoe_models.per_layer import Layer, LayerInput, PerLayerDecoder, Vector, norm
+from hotshoe_models.per_layer import LayerInput, PerLayerDecoder, Vector, norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
-
-
-class Gemma4Decoder(PerLayerDecoder):
-    """See `PerLayerDecoder`; the state is the residual."""
-
-    def build_layer(
-        self,
-        spec: DecoderSpec,
-        ctx: BuildContext,
-        i: int,
-        rotaries: dict[Rotation, Rotary],
-        mixers: dict[int, Mixer],
-    ) -> Layer:
-        """See `PerLayerDecoder`."""
-        return Gemma4Layer(spec, ctx, i, rotaries, mixers)
 
 
 class Gemma4Layer:
@@ -95,3 +80,9 @@ class _Experts:
         judged = self._router_norm(residual).mul_(self._factor)
         chosen = self._experts(self._input_norm(residual), judged)
         return self._dense_norm(out).add_(self._experts_norm(chosen))
+
+
+class Gemma4Decoder(PerLayerDecoder):
+    """See `PerLayerDecoder`; the state is the residual."""
+
+    layer_type = Gemma4Layer

@@ -2,14 +2,13 @@
 
 A second table has a row of all layers' inputs for each token; a matrix makes as many of the
 embeddings, and both are added. `embed` appends the rows of the table to the embeddings, since
-`forward` sees no ids. A family says by `build_layer` what its layers are.
+`forward` sees no ids. A family names the class of its layers.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,11 +41,14 @@ class PerLayerDecoder(DenseDecoder):
     """See `DenseDecoder`. What passes from layer to layer is a state, made of the embeddings.
 
     Attributes:
+        layer_type: Builds a layer of the arguments that `build_layer` has.
         mixers: Of this stage's layers, by their numbers.
 
     Raises:
         ConfigError: Stages are to divide layers that need token ids or share keys and values.
     """
+
+    layer_type: ClassVar[type[Any]]
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         shared = any(layer.shares is not None for layer in spec.layers)
@@ -67,7 +69,6 @@ class PerLayerDecoder(DenseDecoder):
         built = [self.build_layer(spec.sized(i), ctx, i, rotaries, self.mixers) for i in own]
         self.layers: list[Layer] = built
 
-    @abstractmethod
     def build_layer(
         self,
         spec: DecoderSpec,
@@ -77,6 +78,8 @@ class PerLayerDecoder(DenseDecoder):
         mixers: dict[int, Mixer],
     ) -> Layer:
         """Build a layer, whose mixer joins those of the layers before it."""
+        layer: Layer = self.layer_type(spec, ctx, i, rotaries, mixers)
+        return layer
 
     def enter(self, hidden: Tensor) -> Tensor:
         """Make the first state of embeddings [num_tokens, hidden_size]."""

@@ -15,7 +15,7 @@ from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mixtures import mixture, with_experts
-from hotshoe_models.per_layer import Layer, PerLayerDecoder, norm
+from hotshoe_models.per_layer import PerLayerDecoder, norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.values import (
@@ -109,21 +109,6 @@ def _layout(config: ModelConfig, key: str, default: bool) -> list[bool]:
     return [bool(each) for each in found]
 
 
-class SmallThinkerDecoder(PerLayerDecoder):
-    """See `PerLayerDecoder`; the state is the residual."""
-
-    def build_layer(
-        self,
-        spec: DecoderSpec,
-        ctx: BuildContext,
-        i: int,
-        rotaries: dict[Rotation, Rotary],
-        mixers: dict[int, Mixer],
-    ) -> Layer:
-        """See `PerLayerDecoder`."""
-        return EarlyLayer(spec, ctx, i, rotaries, mixers)
-
-
 class EarlyLayer:
     """Attention, then experts that were chosen in front of it."""
 
@@ -150,3 +135,9 @@ class EarlyLayer:
         judged = residual if keep is None else residual[keep]
         residual = judged + out
         return residual + self._experts(self._mlp_norm(residual), judged)
+
+
+class SmallThinkerDecoder(PerLayerDecoder):
+    """See `PerLayerDecoder`; the state is the residual."""
+
+    layer_type = EarlyLayer
