@@ -85,7 +85,7 @@ class Runner:
         # By what adapters change in them; that of which nothing is recorded stays empty.
         self._decodes = {changes: Recordings(limits.graph_sizes) for changes in Changes}
         self._mixed = {changes: Recordings(limits.piece_sizes) for changes in Changes}
-        self._made = False  # whether a step has waited for a recording
+        self._waited = False  # whether this step did, for its recording
         self._shares = bool(limits.shared_sizes)
         self._verified = self._decodes
         if self._shares:
@@ -148,9 +148,9 @@ class Runner:
             self._ahead.begin(plan)
         if self._look_ups is not None:
             self._look_ups.begin(plan)
-        self._made = False
+        self._waited = False
         step = self._run(plan.step_id, self._rows.advance(plan))
-        step.recorded = self._made
+        step.recorded = self._waited
         if plan.draft_rows:
             step.drafts = branching(plan)
         return step
@@ -293,7 +293,7 @@ class Runner:
         found, slots = kinds[changes], self._padding_slots
         known = len(found.made)
         size = found.ready(len(inputs.positions))
-        self._made = len(found.made) > known
+        self._waited = len(found.made) > known
         if size is None:
             return inputs, None
         if self._adapters is not None and changes:
