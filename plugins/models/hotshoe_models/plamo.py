@@ -123,7 +123,7 @@ def build_plamo2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     config = replace(config, values={**config.values, **own})
     attending = _attending(config)
     everything = config.get("full_attention_idx") or []
-    if not isinstance(everything, list):
+    if not isinstance(everything, list) or not all(type(i) is int for i in everything):
         raise refuse(config, "full_attention_idx", "needs a list of layers")
     if attending - set(everything) and ctx.max_model_len > config.size("attention_window_size"):
         raise refuse(config, "attention_window_size", "is served up to it; lower --max-model-len")
@@ -163,10 +163,11 @@ def _window(config: ModelConfig) -> int:
     legacy = config.get("sliding_window")
     if config.get("window_size") is not None or legacy is None:
         return config.size("window_size")
-    found = set(legacy) - {None} if isinstance(legacy, list) else {legacy}
-    if len(found) != 1:
+    found = legacy if isinstance(legacy, list) else [legacy]
+    found = [window for window in found if window is not None]
+    if not found or any(window != found[0] for window in found):
         raise refuse(config, "sliding_window", "has one window for all layers that have one")
-    return replace(config, values={"sliding_window": found.pop()}).size("sliding_window")
+    return replace(config, values={"sliding_window": found[0]}).size("sliding_window")
 
 
 def _ropes(config: ModelConfig) -> dict[str, Any]:

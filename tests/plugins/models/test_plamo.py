@@ -96,6 +96,7 @@ def test_logits_are_those_of_the_formula(first: bool, stepper_class, tmp_path: P
     [
         ({"scale_embedding": True}, "scale_embedding"),
         ({"window_size": None, "sliding_window": [3, 4]}, "one window for all layers"),
+        ({"window_size": None, "sliding_window": [[3]]}, "sliding_window"),
         ({"window_size": None}, "window_size"),
     ],
 )
@@ -184,6 +185,7 @@ def test_state_space_blocks_are_those_of_the_formula(stepper_class, tmp_path: Pa
         ({"mamba_step": 1}, "mamba_step"),
         ({"rms_norm_eps": 1e-5}, "as its heads are normed"),
         ({"full_attention_idx": 3}, "full_attention_idx"),
+        ({"full_attention_idx": [[3]]}, "full_attention_idx"),
     ],
 )
 def test_what_changes_the_blocks_is_named(
