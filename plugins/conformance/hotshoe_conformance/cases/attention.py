@@ -37,13 +37,15 @@ class Batch:
     """Requests as (tokens of this step, tokens in all).
 
     `gap` elements lie between the tokens of q, `spare` further columns in the block table, and
-    `far` elements before the first block in use.
+    `far` elements before the first block in use. With `apart` each token is a request, and spans
+    say of which of these here it is.
     """
 
     requests: tuple[tuple[int, int], ...]
     gap: int = 0
     spare: int = 0
     far: int = 0
+    apart: bool = False
 
 
 SLOT = "attention"
@@ -81,6 +83,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"window": 20, "sinks": True, "head_dim": 80, **QUANTIZED[0]},
 )
 MIXED = Batch(((1, 45), (1, 1), (7, 7), (5, 40), (1, 16), (1, 17)), gap=128, spare=3)
+#: As drafts are verified: more tokens than a product's rows have room for, too.
+APART = Batch(((3, 45), (1, 1), (19, 90), (2, 2)), spare=3, apart=True)
 SHAPES = (
     Batch(((1, 1),)),
     Batch(((1, 300),)),
@@ -111,7 +115,9 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         for i, shape in enumerate(SHAPES)
     ]
     far = Setup(in_dtype(BASE, "bfloat16"), replace(MIXED, far=FAR), bytes=4 * FAR + (1 << 20))
-    return [*specs, *shapes, far]
+    windowed = replace(BASE, num_heads=14, window=20, sinks=True)
+    apart = [Setup(in_dtype(spec, d), APART, True) for d in DTYPES for spec in (BASE, windowed)]
+    return [*specs, *shapes, far, *apart]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
@@ -187,14 +193,22 @@ class AttentionProblem:
             for (count, length), blocks in zip(requests, self.blocks, strict=True)
             for at in [torch.arange(length - count, length)]
         ]
+        lengths, spans = torch.tensor([length for _, length in requests]), None
+        if self.batch.apart:
+            ends, tokens = starts[1:].repeat_interleave(counts), torch.arange(len(self.q))
+            lengths = lengths.repeat_interleave(counts) - (ends - 1 - tokens)
+            spans = torch.stack((starts[:-1].repeat_interleave(counts), ends), 1)
+            table = table.repeat_interleave(counts, 0)
+            starts = torch.arange(len(tokens) + 1, dtype=torch.int32)
         return AttentionMetadata(
-            num_reqs=len(requests),
+            num_reqs=len(lengths),
             query_start_loc=place(starts),
-            seq_lens=place(torch.tensor([length for _, length in requests], dtype=torch.int32)),
+            seq_lens=place(lengths.int()),
             block_table=place(padded(table, self.batch.spare, poison=-1)),
             slot_mapping=place(torch.cat(slots).int()),
-            max_query_len=int(counts.max()),
-            max_seq_len=max(length for _, length in requests),
+            max_query_len=int(starts.diff().max()),
+            max_seq_len=int(lengths.max()),
+            spans=None if spans is None else place(spans),
         )
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:

@@ -78,6 +78,14 @@ def low_precision(op, spec, q, cache, metadata, sinks):
     return op(q.bfloat16(), cache, metadata, sinks).to(q.dtype)
 
 
+def last_of_span(op, spec, q, cache, metadata, sinks):
+    """All tokens of one sequence see as much as the last of them."""
+    if metadata.spans is not None:
+        lengths = metadata.seq_lens[metadata.spans[:, 1].long() - 1]
+        metadata = replace(metadata, seq_lens=lengths)
+    return op(q, cache, metadata, sinks)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -90,6 +98,7 @@ def low_precision(op, spec, q, cache, metadata, sinks):
         packed_table,
         first_kv_head,
         low_precision,
+        last_of_span,
     ],
 )
 def test_boundaries_and_layouts(finds, wrapped, change) -> None:
